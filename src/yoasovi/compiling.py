@@ -1,0 +1,61 @@
+"""Compiled programs, kept in a bounded store, with the seconds spent compiling told apart from those spent running."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+# Programs of the same parts and shapes are reused from fit to fit; the oldest go first, so many fits leave no leak.
+_STORE: OrderedDict[Any, Any] = OrderedDict()
+_MOST = 256
+
+
+class Clock:
+    """Seconds of one fit, apart: compiling and everything else."""
+
+    def __init__(self):
+        self.begin = time.perf_counter()
+        self.compile = 0.0
+
+    @property
+    def total(self) -> float:
+        return time.perf_counter() - self.begin
+
+    @property
+    def run(self) -> float:
+        return self.total - self.compile
+
+
+def call(clock: Clock, fn: Callable, static: tuple, *args):
+    """Run `fn(*static, *args)` compiled for these static parts and the shapes of `args`."""
+    leaves, tree = jax.tree.flatten(args)
+    shapes = tuple(jax.typeof(x) if isinstance(x, jax.Array) else jax.typeof(jax.numpy.asarray(x)) for x in leaves)
+    key = (fn, static, tree, shapes, jax.config.jax_enable_x64, jax.default_backend())
+    if key not in _STORE:
+        begin = time.perf_counter()
+        _STORE[key] = jax.jit(lambda *a: fn(*static, *a)).lower(*args).compile()
+        clock.compile += time.perf_counter() - begin
+        while len(_STORE) > _MOST:
+            _STORE.popitem(last=False)
+    _STORE.move_to_end(key)
+    return _STORE[key](*args)
+
+
+def num_programs() -> int:
+    """How many compiled programs are held."""
+    return len(_STORE)
+
+
+@contextmanager
+def precision():
+    """float64 inside a fit on CPUs, the user's own setting elsewhere; the global setting is never changed."""
+    if jax.default_backend() == "cpu":
+        with jax.enable_x64(True):
+            yield
+    else:
+        yield

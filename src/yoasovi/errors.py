@@ -1,0 +1,29 @@
+"""One form for every complaint about an argument: which, of what, what it must be, what came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check(ok: Any, name: str, owner: str, rule: str, value: Any) -> None:
+    """Raise a ValueError that names the argument unless `ok`."""
+    if not ok:
+        raise ValueError(f"`{name}` of `{owner}` must be {rule}; got {shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """A value as it appears in a message: short, even when it is an array."""
+    text = value if isinstance(value, str) and " " in value else repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def positive_integer(name: str, owner: str, value: Any) -> None:
+    """Check that `value` is an integer of at least one."""
+    ok = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    check(ok, name, owner, "a positive integer", value)
+
+
+def positive_number(name: str, owner: str, value: Any) -> None:
+    """Check that `value` is a finite number above zero."""
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+    check(ok, name, owner, "a positive finite number", value)

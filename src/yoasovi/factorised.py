@@ -1,0 +1,237 @@
+"""Products of NumPyro distributions, discrete ones included, each on its own support."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from numpyro.distributions import biject_to, constraints
+
+from yoasovi.draws import inverse_cdf
+from yoasovi.errors import positive_number
+from yoasovi.model import Density, Model, Params, Site, local_law
+
+
+class Factor(Protocol):
+    """One independent part of q: the law of one site."""
+
+    def init(self, site: Site, prior: dist.Distribution, start: jax.Array | None) -> Params:
+        """Give the parameters to begin with."""
+        ...
+
+    def law(self, params: Params) -> dist.Distribution:
+        """Give the distribution that draws come from."""
+        ...
+
+    def log_prob(self, params: Params, value: jax.Array) -> jax.Array:
+        """Give log q, elementwise: its derivative is the score."""
+        ...
+
+    def project(self, params: Params) -> Params:
+        """Bring parameters back to where they are valid."""
+        ...
+
+    def widen(self, params: Params, factor: float) -> Params:
+        """Give the parameters of q^(1/factor)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Law:
+    """Any NumPyro distribution; its arguments are optimised on their unconstrained scale."""
+
+    distribution: type
+
+    def _constraint(self, name):
+        return self.distribution.arg_constraints[name]
+
+    def init(self, site, prior, start):
+        shapes = {name: site.shape for name in self.distribution.arg_constraints}
+        if self.distribution is dist.CategoricalLogits:
+            return {"logits": jnp.zeros((*site.shape, _num_categories(prior)))}
+        free = {k: jnp.zeros(biject_to(self._constraint(k)).inverse_shape(s)) for k, s in shapes.items()}
+        if start is not None and self.distribution in (dist.Normal, dist.LogNormal):
+            free["loc"] = jnp.log(start) if self.distribution is dist.LogNormal else jnp.asarray(start, float)
+        if "scale" in free:
+            free["scale"] = free["scale"] - 1.0
+        return free
+
+    def law(self, params):
+        return self.distribution(**{k: biject_to(self._constraint(k))(x) for k, x in params.items()})
+
+    def log_prob(self, params, value):
+        return self.law(params).log_prob(value)
+
+    def project(self, params):
+        return params
+
+    def widen(self, params, factor):
+        if self.distribution in (dist.Normal, dist.LogNormal):
+            return {**params, "scale": params["scale"] + 0.5 * jnp.log(factor)}
+        if self.distribution in (dist.CategoricalLogits, dist.BernoulliLogits):
+            return {"logits": params["logits"] / factor}
+        raise TypeError(f"Overdispersed draws are known for Normal and discrete factors, not {self.distribution.__name__}.")
+
+
+@dataclass(frozen=True)
+class PaperNormal:
+    """The paper's raw Gaussian: mean and variance are optimised as they are, the variance clipped after each step."""
+
+    low: float = 0.01
+    high: float = 1000.0
+
+    def __post_init__(self):
+        positive_number("low", "PaperNormal", self.low)
+        positive_number("high", "PaperNormal", self.high)
+
+    def init(self, site, prior, start):
+        mean = jnp.zeros(site.shape) if start is None else jnp.asarray(start, float)
+        return {"mean": mean, "variance": jnp.ones(site.shape)}
+
+    def law(self, params):
+        return dist.Normal(params["mean"], jnp.sqrt(params["variance"]))
+
+    def log_prob(self, params, value):
+        return self.law(params).log_prob(value)
+
+    def project(self, params):
+        return {**params, "variance": jnp.clip(params["variance"], self.low, self.high)}
+
+    def widen(self, params, factor):
+        return {**params, "variance": params["variance"] * factor}
+
+
+@dataclass(frozen=True)
+class PaperCategorical:
+    """The paper's raw Categorical: probabilities as they are, floored and renormalised after each step.
+
+    Its score is z/phi, without the term that keeps probabilities summing to one: the projection does that.
+    """
+
+    floor: float = 0.01
+
+    def __post_init__(self):
+        positive_number("floor", "PaperCategorical", self.floor)
+
+    def init(self, site, prior, start):
+        k = _num_categories(prior)
+        return {"probs": jnp.full((*site.shape, k), 1.0 / k)}
+
+    def law(self, params):
+        return dist.CategoricalProbs(params["probs"])
+
+    def log_prob(self, params, value):
+        return jnp.log(jnp.take_along_axis(params["probs"], value[..., None], -1)[..., 0])
+
+    def project(self, params):
+        probs = jnp.maximum(params["probs"], self.floor)
+        return {"probs": probs / jnp.sum(probs, -1, keepdims=True)}
+
+    def widen(self, params, factor):
+        probs = params["probs"] ** (1.0 / factor)
+        return {"probs": probs / jnp.sum(probs, -1, keepdims=True)}
+
+
+@dataclass(frozen=True)
+class Factorised:
+    """q = product over sites of independent laws; `factors` maps site names to a `Factor`, in a tuple of pairs.
+
+    Sites that are not named get the law that suits their support (see `factor_for`).
+    """
+
+    factors: tuple[tuple[str, Any], ...] = ()
+    name: ClassVar[str] = "factorised"
+
+    def __post_init__(self):
+        if isinstance(self.factors, Mapping):  # hashable, so that a family built again hits the compiled program
+            object.__setattr__(self, "factors", tuple(self.factors.items()))
+
+    def complete(self, model: Model) -> Factorised:
+        """Choose a law for every site that has none yet."""
+        given = dict(self.factors)
+        sites = (*model.density.sites, *model.density.local_sites)
+        if unknown := set(given) - {s.name for s in sites}:
+            raise ValueError(f"`factors` of `Factorised` names {sorted(unknown)}; the model has {[s.name for s in sites]}.")
+        for site in sites:
+            given.setdefault(site.name, factor_for(site.name, _prior_of(model, site)))
+        return Factorised(tuple((s.name, given[s.name]) for s in sites))
+
+    def init(self, model: Model, start: Params) -> dict[str, Params]:
+        sites = {s.name: s for s in (*model.density.sites, *model.density.local_sites)}
+        return {k: f.init(sites[k], _prior_of(model, sites[k]), start.get(k)) for k, f in self.factors}
+
+    def _sites(self, density: Density):
+        return {s.name: s for s in (*density.sites, *density.local_sites)}
+
+    def noise_size(self, density):
+        return sum(_size(s) for s in self._sites(density).values())
+
+    def draw(self, density, params, uniform):
+        theta, start = {}, 0
+        for name, site in self._sites(density).items():
+            u = uniform[start : start + _size(site)].reshape(site.shape)
+            theta[name] = inverse_cdf(dict(self.factors)[name].law(params[name]), u)
+            start += _size(site)
+        return theta
+
+    def terms(self, density, inputs, theta):
+        return density.terms(inputs, theta)
+
+    def pieces(self, density, params, theta):
+        return {k: f.log_prob(params[k], theta[k]) for k, f in self.factors}
+
+    def constrain(self, density, inputs, theta):
+        return theta
+
+    def project(self, params):
+        return {k: f.project(params[k]) for k, f in self.factors}
+
+    def widen(self, params, factor):
+        return {k: f.widen(params[k], factor) for k, f in self.factors}
+
+
+def factor_for(name: str, prior: dist.Distribution) -> Law:
+    """Choose the law that suits a site's support."""
+    support = prior.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    for known, law in (
+        (constraints.real, dist.Normal),
+        (constraints.positive, dist.LogNormal),
+        (constraints.unit_interval, dist.Beta),
+        (constraints.simplex, dist.Dirichlet),
+        (constraints.boolean, dist.BernoulliLogits),
+        (constraints.nonnegative_integer, dist.Poisson),
+    ):
+        if support is known or support == known:
+            return Law(law)
+    if isinstance(prior, (dist.CategoricalLogits, dist.CategoricalProbs)):
+        return Law(dist.CategoricalLogits)
+    raise ValueError(
+        f"`Factorised` has no default law for site {name!r} with support {support}; give one: "
+        f"Factorised({{{name!r}: Law(...)}}), or use a Gaussian family if every site is continuous."
+    )
+
+
+def _prior_of(model: Model, site: Site) -> dist.Distribution:
+    if site.name in model.prior:
+        return model.prior[site.name]
+    ones = {s.name: jnp.ones(s.shape) for s in model.density.sites}
+    return local_law(model.local[site.name], ones)
+
+
+def _num_categories(prior) -> int:
+    while not isinstance(prior, (dist.CategoricalLogits, dist.CategoricalProbs)):
+        prior = prior.base_dist
+    return (prior.probs if isinstance(prior, dist.CategoricalProbs) else prior.logits).shape[-1]
+
+
+def _size(site: Site) -> int:
+    size = 1
+    for n in site.shape:
+        size *= n
+    return size

@@ -1,0 +1,220 @@
+"""The one loop: every method is a row of parts, and this is where they meet.
+
+A turn is a window of iterations followed by a verdict. For most of the paper's methods the window is one iteration.
+Only an acceptance rule may say "roll back"; only `settle` does it, for parameters, optimiser and yardstick together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from yoasovi.acceptance import CANDIDATE, INCUMBENT, Journey, Plan, Verdict
+from yoasovi.gradients import Problem
+from yoasovi.model import Density, Inputs
+from yoasovi.stopping import StopReason
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that is static about a fit: rebuilt with equal parts, it hits the same compiled loop."""
+
+    density: Density
+    family: Any
+    draws: Any
+    gradient: Any
+    acceptance: Any
+    optimizer: Any
+    stopping: Any
+    max_nonfinite: int
+
+
+class State(NamedTuple):
+    """What the next turn needs."""
+
+    # evolving
+    params: Any  # where the next turn starts
+    incumbent: Any  # the answer so far
+    memory: Any  # the optimiser's
+    baseline: Any  # the gradient estimator's
+    yardstick: jax.Array
+    control: Any  # the acceptance rule's
+    patience: Any  # the stopping rule's
+    # statistics
+    step: jax.Array  # iterations so far
+    turn: jax.Array
+    values: jax.Array  # evaluations of log p alone
+    gradients: jax.Array  # evaluations of log p with its gradient
+    accepted: jax.Array
+    rollbacks: jax.Array
+    nonfinite: jax.Array
+    nonfinite_run: jax.Array  # turns in a row that saw nothing finite
+    # output
+    reason: jax.Array
+
+
+class TurnInfo(NamedTuple):
+    """One row of the trace; the candidate is recorded whether or not it was taken."""
+
+    step: jax.Array
+    evaluations: jax.Array
+    elbo: jax.Array
+    gain: jax.Array
+    gain_se: jax.Array
+    accepted: jax.Array
+    rolled_back: jax.Array
+    strictness: jax.Array
+    step_size: jax.Array
+    window: jax.Array
+    kind: jax.Array
+
+
+class Trip(NamedTuple):
+    """The carry of a window's iterations."""
+
+    params: Any
+    memory: Any
+    baseline: Any
+    average: Any  # of the parameters over the second half
+    record: Any  # the window's draws, where the proposal is made from them
+    elbo: jax.Array
+    admitted: jax.Array
+    nonfinite: jax.Array
+
+
+def start(program: Program, inputs: Inputs, params: Any, trust: jax.Array) -> State:
+    """Give the state before the first turn."""
+    problem = Problem(program.density, program.family, inputs)
+    zero = jnp.asarray(0)
+    return State(
+        params=params, incumbent=params, memory=program.optimizer.init(problem, params),
+        baseline=program.gradient.init(problem, params), yardstick=jnp.asarray(jnp.nan, float),
+        control=program.acceptance.init(problem, trust), patience=program.stopping.init(),
+        step=zero, turn=zero, values=zero, gradients=zero, accepted=zero, rollbacks=zero, nonfinite=zero,
+        nonfinite_run=zero, reason=jnp.asarray(int(StopReason.RUNNING)),
+    )  # fmt: skip
+
+
+def iterate(program: Program, problem: Problem, key, state: State, plan: Plan, i, trip: Trip) -> Trip:
+    """One iteration: draw, look, ask whether the draw may be used, and move."""
+    t = state.step + i
+    size = problem.family.noise_size(problem.density)
+    draws = program.draws
+    uniform = draws.at(key, t, size) if hasattr(draws, "at") else draws.uniform(jax.random.fold_in(key, 4 * t), size)
+    seen = program.gradient.evaluate(problem, trip.params, uniform)
+    elbo = jnp.mean(seen.ratio * seen.elbo)
+    admitted = program.acceptance.screen(jax.random.fold_in(key, 4 * t + 1), state.control, elbo, state.yardstick, t + 1)
+
+    def use(_):
+        weighed = program.acceptance.weigh(seen, state.yardstick)
+        direction, baseline = program.gradient.direction(problem, trip.params, trip.baseline, uniform, weighed)
+        params, memory = program.optimizer.step(problem, trip.params, trip.memory, direction, plan)
+        sound = jnp.isfinite(elbo) & finite((params, memory, baseline))
+        kept = keep(sound, (params, memory, baseline), (trip.params, trip.memory, trip.baseline))
+        return *kept, program.optimizer.record(trip.record, direction, i), sound
+
+    def skip(_):
+        return trip.params, trip.memory, trip.baseline, trip.record, jnp.isfinite(elbo)
+
+    always = admitted is True
+    params, memory, baseline, record, sound = use(None) if always else jax.lax.cond(admitted, use, skip, None)
+    weight = 1.0 / (1.0 + jnp.maximum(i - plan.size // 2, 0))
+    average = jax.tree.map(lambda a, p: a + weight * (p - a), trip.average, params)
+    return Trip(params, memory, baseline, average, record, elbo, jnp.asarray(admitted), trip.nonfinite + ~sound)
+
+
+def turn(program: Program, inputs: Inputs, key, max_steps, state: State) -> tuple[State, TurnInfo]:
+    """One window of iterations, its proposal, the verdict on it, and what follows."""
+    problem = Problem(program.density, program.family, inputs)
+    plan = program.acceptance.plan(state.control)
+    alive = state.reason == StopReason.RUNNING  # a finished fit among unfinished ones (restarts) idles
+    if plan.size is not None:
+        plan = plan._replace(size=jnp.where(alive, jnp.minimum(plan.size, max_steps - state.step), 0))
+    trip = Trip(
+        state.params, state.memory, state.baseline, state.params, program.optimizer.blank(problem, program.acceptance),
+        jnp.asarray(jnp.nan, float), jnp.asarray(False), jnp.asarray(0),
+    )  # fmt: skip
+    body = partial(iterate, program, problem, key, state)
+    if plan.size is None:
+        plan = plan._replace(size=jnp.asarray(1))
+        trip = body(plan, 0, trip)
+    else:
+        trip = jax.lax.fori_loop(0, plan.size, lambda i, c: body(plan, i, c), trip)
+    candidate, forecast = program.optimizer.propose(problem, state.params, trip, plan)
+    journey = Journey(candidate, state.incumbent, trip.elbo, trip.admitted, finite(candidate) & alive, forecast)
+    key = jax.random.fold_in(key, 4 * state.step + 3)
+    verdict = program.acceptance.judge(key, state.control, problem, journey, state.yardstick, state.turn + 1)
+    return settle(program, state, trip, candidate, verdict, plan, max_steps)
+
+
+def settle(program, state: State, trip: Trip, candidate, verdict: Verdict, plan, max_steps) -> tuple[State, TurnInfo]:
+    """Do what the verdict says, in one place, and count."""
+    incumbent = keep(verdict.accept, candidate, state.incumbent)
+    back = verdict.rollback
+    here = keep(verdict.resume == CANDIDATE, candidate, trip.params)
+    params = keep(back | (verdict.resume == INCUMBENT), incumbent, here)
+    memory, baseline = trip.memory, trip.baseline
+    if program.acceptance.restores_optimizer:
+        memory = keep(back, program.optimizer.restart(state.memory), memory)
+        baseline = keep(back, state.baseline, baseline)
+    patience, stop = program.stopping.update(
+        state.patience, verdict.missed, verdict.progressed, relative_change(state.params, params)
+    )
+    size, draws = plan.size, program.draws.size
+    spent = size * draws
+    step = state.step + size
+    nonfinite_run = jnp.where(trip.nonfinite == size, state.nonfinite_run + size, 0)
+    reason = jnp.select(
+        [nonfinite_run >= program.max_nonfinite, verdict.settled | stop, verdict.stuck, step >= max_steps],
+        [int(r) for r in (StopReason.NON_FINITE, StopReason.CONVERGED, StopReason.NO_STEP, StopReason.MAX_STEPS)],
+        int(StopReason.RUNNING),
+    )
+    pathwise = program.gradient.reparameterised
+    values = state.values + verdict.values + (0 if pathwise else spent)
+    gradients = state.gradients + (spent if pathwise else 0)
+    new = State(
+        params, incumbent, memory, baseline, verdict.yardstick, verdict.control, patience, step, state.turn + 1, values,
+        gradients, state.accepted + verdict.accept, state.rollbacks + back, state.nonfinite + trip.nonfinite + verdict.nonfinite,
+        nonfinite_run, reason,
+    )  # fmt: skip
+    info = TurnInfo(
+        step, values + gradients, verdict.elbo, verdict.gain, verdict.gain_se, verdict.accept, back, verdict.strictness,
+        jnp.asarray(plan.length, float), size, jnp.asarray(plan.kind),
+    )  # fmt: skip
+    return new, info
+
+
+def run_chunk(program: Program, inputs: Inputs, key, state: State, max_steps, turns: int) -> tuple[State, TurnInfo]:
+    """Take up to `turns` turns; rows of the trace past the end have `window` 0."""
+
+    def one(state, _):
+        new, info = turn(program, inputs, key, max_steps, state)
+        alive = state.reason == StopReason.RUNNING
+        return keep(alive, new, state), info._replace(window=jnp.where(alive, info.window, 0))
+
+    def guarded(state, _):
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda s: one(s, None)[1], state))
+        return jax.lax.cond(state.reason == StopReason.RUNNING, lambda s: one(s, None), lambda s: (s, blank), state)
+
+    return jax.lax.scan(guarded, state, None, length=turns)
+
+
+def keep(condition, new, old):
+    """Choose between two trees of arrays."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+
+
+def finite(tree) -> jax.Array:
+    """Is every number in the tree finite?"""
+    checks = [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)]
+    return jnp.stack(checks).all() if checks else jnp.asarray(True)
+
+
+def relative_change(old, new) -> jax.Array:
+    """|new - old| / |old| over all parameters."""
+    squares = lambda tree: sum(jnp.sum(x**2) for x in jax.tree.leaves(tree))
+    return jnp.sqrt(squares(jax.tree.map(jnp.subtract, new, old)) / jnp.maximum(squares(old), 1e-30))

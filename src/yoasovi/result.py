@@ -1,0 +1,220 @@
+"""The answer of a fit, with what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from yoasovi import diagnostics
+from yoasovi.acceptance import open_uniform
+from yoasovi.compiling import Clock, call, precision
+from yoasovi.diagnostics import Estimate
+from yoasovi.errors import positive_integer
+from yoasovi.gradients import Problem
+from yoasovi.model import Model
+from yoasovi.start import as_arrays
+from yoasovi.stopping import StopReason
+
+_BLOCK = 1000  # draws per compiled call
+_SPREAD = 2.25  # variance of the wide half of the importance draws, relative to q
+
+
+class Seconds(NamedTuple):
+    """Wall-clock seconds, compiling apart."""
+
+    compile: float
+    run: float
+
+
+@dataclass
+class Fit:
+    """A fitted approximation q, its ELBO on fresh draws, and how it was found.
+
+    `elbo` always comes from fresh draws at the final parameters; what the run saw of itself is `trace`, and
+    `reported_elbo` its last accepted value. `num_values` and `num_gradients` count evaluations of log p alone and with its
+    gradient (in the model's full data); the draws behind `elbo` are not among them, those of importance correction are.
+    """
+
+    model: Model
+    method: Any
+    family: Any
+    family_reason: str
+    params: Any
+    elbo: Estimate
+    converged: bool
+    stop_reason: StopReason
+    num_steps: int
+    num_values: int
+    num_gradients: int
+    num_nonfinite: int
+    seconds: Seconds
+    trace: dict[str, np.ndarray]
+    seed: int
+    log_ratio: np.ndarray  # log p - log q at the draws behind `elbo`
+    reported_elbo: float
+    restart_elbos: list[Estimate] = field(default_factory=list)
+
+    def sample(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> dict[str, np.ndarray]:
+        """Draw from the approximation, on the constrained scale.
+
+        With `corrected`, draws are importance-resampled towards the posterior (this evaluates log p, which is counted).
+        By default that is done where q is visibly not the posterior and the importance weights can carry it.
+        """
+        positive_integer("n", "sample", n)
+        if corrected is None:
+            corrected = self.worth_correcting
+        theta = self._corrected(n, seed) if corrected else self._draw(n, seed)
+        return self._constrain(theta)
+
+    @cached_property
+    def worth_correcting(self) -> bool:
+        """Is q visibly not the posterior? KL(q||p) is about Var(log p - log q)/2 near a Gaussian."""
+        continuous = not any(s.discrete for s in self.model.density.sites) and not self.model.density.local_sites
+        spread = self.log_ratio[np.isfinite(self.log_ratio)]
+        return continuous and self.model.differentiable and spread.size > 1 and float(np.var(spread)) > 0.05
+
+    def _draw(self, n: int, seed: int, widen: float | None = None) -> Any:
+        key = jax.random.fold_in(jax.random.key(seed), 1 if widen is None else 2)
+        with precision():
+            static = (self.model.density, self.family, widen)
+            params = as_arrays(self.params)
+            blocks = [
+                call(Clock(), _draw_block, static, params, jax.random.fold_in(key, i)) for i in range(-(-n // _BLOCK))
+            ]
+            return jax.tree.map(lambda *x: np.concatenate([np.asarray(b) for b in x])[:n], *blocks)
+
+    def _constrain(self, theta) -> dict[str, np.ndarray]:
+        with precision():
+            static = (self.model.density, self.family)
+            out = call(Clock(), _constrain_all, static, as_arrays(self.model.inputs), as_arrays(theta))
+            return {k: np.asarray(v) for k, v in out.items()}
+
+    def _corrected(self, n: int, seed: int) -> Any:
+        """Importance-resample from an even mixture of q and a wider q: the wide half bounds the weights in the tails."""
+        half = max(2 * n, 10_000) // 2
+        parts = self._draw(half, seed), self._draw(half, seed, _SPREAD)
+        theta = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        with precision():
+            static = (self.model.density, self.family, _SPREAD)
+            inputs, params = as_arrays(self.model.inputs), as_arrays(self.params)
+            blocks = []
+            for i in range(0, 2 * half, _BLOCK):
+                block = jax.tree.map(lambda x: _padded(x[i : i + _BLOCK]), theta)
+                blocks.append(np.asarray(call(Clock(), _mixture_ratio, static, inputs, params, block)))
+        log_ratio = np.concatenate(blocks)[: 2 * half]
+        self.num_values += 2 * half
+        weights = diagnostics.importance_weights(log_ratio)
+        chosen = np.random.default_rng(seed).choice(2 * half, size=n, p=weights)
+        return jax.tree.map(lambda x: x[chosen], theta)
+
+    def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
+        """Posterior means on the constrained scale."""
+        return {k: v.mean(0) for k, v in self.sample(n, seed).items()}
+
+    def sd(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
+        """Posterior standard deviations on the constrained scale."""
+        return {k: v.std(0) for k, v in self.sample(n, seed).items()}
+
+    def khat(self) -> float:
+        """Pareto k-hat of the importance ratios p/q; above 0.7 they, and probably q, are not to be trusted."""
+        return diagnostics.pareto_khat(self.log_ratio)
+
+    def dic(self, n: int = 1000, seed: int = 0) -> float:
+        """Deviance information criterion, local latents summed out where the model says how."""
+        fn = self.model.log_marginal or self.model.log_likelihood
+        draws = self.sample(n, seed, corrected=False)
+        names = [s.name for s in self.model.density.local_sites]
+        centre = {k: v if k in names else v.mean(0) for k, v in draws.items()}
+        if names and self.model.log_marginal is None:
+            raise ValueError("`dic` needs `log_marginal` of `Model`: the likelihood with its local latents summed out.")
+        centre = {k: v for k, v in centre.items() if k not in names}
+        with precision():
+            inputs = as_arrays(self.model.inputs)
+            point = {k: jnp.asarray(v) for k, v in draws.items() if k not in names}
+            each = call(Clock(), _likelihoods, (fn,), inputs.data, point)
+            middle = call(Clock(), _likelihood, (fn,), inputs.data, as_arrays(centre))
+        return diagnostics.dic(np.asarray(each), float(middle))
+
+    def summary(self) -> str:
+        """A table of means, standard deviations and quantiles, with what is known of the fit above it."""
+        lines = [
+            f"{self.model.name}: {self.method.name}, {self.family.name} ({self.family_reason})",
+            f"ELBO {self.elbo} on fresh draws; {self.stop_reason}",
+            f"{self.num_steps:,} steps, {self.num_gradients:,} gradients, {self.num_values:,} values, "
+            f"{self.seconds.compile:.1f} s compiling, {self.seconds.run:.2f} s running",
+        ]
+        if self.num_nonfinite:
+            lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused")
+        lines.append(f"{'':<20}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}")
+        local = {s.name for s in self.model.density.local_sites}
+        for name, draws in self.sample(4000).items():
+            if name in local:
+                continue
+            flat = draws.reshape(len(draws), -1)
+            for j, index in enumerate(np.ndindex(draws.shape[1:])):
+                label = name if not index else f"{name}[{','.join(map(str, index))}]"
+                low, high = np.quantile(flat[:, j], [0.05, 0.95])
+                lines.append(f"{label:<20}{flat[:, j].mean():>12.4g}{flat[:, j].std():>12.4g}{low:>12.4g}{high:>12.4g}")
+                if len(lines) > 60:
+                    return "\n".join([*lines, "..."])
+        return "\n".join(lines)
+
+    def __repr__(self):
+        state = "converged" if self.converged else self.stop_reason.name.lower()
+        return f"Fit({self.model.name}, {self.method.name}, {self.family.name}, elbo={self.elbo}, {state})"
+
+
+def fresh_ratios(model: Model, family, params, seed: int, n: int, clock: Clock) -> np.ndarray:
+    """Give log p - log q at `n` fresh draws from q, the same noise for the same seed."""
+    key = jax.random.fold_in(jax.random.key(seed), 3)
+    static, inputs = (model.density, family), as_arrays(model.inputs)
+    blocks = [
+        np.asarray(call(clock, _ratio_block, static, inputs, params, jax.random.fold_in(key, i)))
+        for i in range(-(-n // _BLOCK))
+    ]
+    return np.concatenate(blocks)[:n]
+
+
+def _draw_block(density, family, widen, params, key):
+    params = params if widen is None else family.widen(params, widen)
+    uniform = open_uniform(key, (_BLOCK, family.noise_size(density)))
+    return jax.vmap(lambda u: family.draw(density, params, u))(uniform)
+
+
+def _ratio_block(density, family, inputs, params, key):
+    problem = Problem(density, family, inputs)
+    uniform = open_uniform(key, (_BLOCK, family.noise_size(density)))
+    return jax.lax.map(lambda u: problem.elbo(params, u), uniform, batch_size=100)
+
+
+def _mixture_ratio(density, family, spread, inputs, params, theta):
+    problem = Problem(density, family, inputs)
+    wide = family.widen(params, spread)
+
+    def one(x):
+        log_q = jnp.logaddexp(problem.log_q(params, x), problem.log_q(wide, x)) - jnp.log(2.0)
+        return problem.terms(x).total() - log_q
+
+    return jax.lax.map(one, theta, batch_size=100)
+
+
+def _constrain_all(density, family, inputs, theta):
+    return jax.vmap(lambda x: family.constrain(density, inputs, x))(theta)
+
+
+def _likelihood(fn, data, params):
+    return jnp.sum(fn(params, data))
+
+
+def _likelihoods(fn, data, params):
+    return jax.lax.map(lambda p: jnp.sum(fn(p, data)), params, batch_size=50)
+
+
+def _padded(x):
+    short = _BLOCK - len(x)
+    return x if short == 0 else np.concatenate([x, np.repeat(x[-1:], short, 0)])

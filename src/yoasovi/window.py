@@ -1,0 +1,236 @@
+"""The default rule: a window of one-draw iterations is the proposal, judged on paired fresh draws.
+
+Windows come in three kinds. While a straight line through the window's scores describes the posterior (see
+`curvature`), q stands still during a window and the line is the proposal: first for the scales alone, then for the
+whole covariance. Where the line stops paying, windows of natural steps take over: q moves with every draw and the
+proposal is the average over the window's second half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from yoasovi.acceptance import CANDIDATE, END, INCUMBENT, LINE, SCALES, STEPS, Plan, Verdict, open_uniform
+from yoasovi.errors import positive_integer, positive_number
+from yoasovi.gradients import Problem, total
+from yoasovi.tempering import Logarithmic, Tempering
+
+class WindowControl(NamedTuple):
+    """What the rule adapts from window to window."""
+
+    kind: jax.Array  # SCALES, LINE or STEPS
+    size: jax.Array  # iterations in the next window, even
+    length: jax.Array  # of the step: a share of the line's, or rho of natural steps
+    trust: jax.Array  # by how much a line may change a variance
+    failures: jax.Array  # of the line, in a row
+    windows: jax.Array  # so far in this kind
+
+
+class Gain(NamedTuple):
+    """Mean ELBO difference over common draws."""
+
+    mean: jax.Array
+    se: jax.Array
+    elbo: jax.Array  # of the candidate
+    pairs: jax.Array
+    nonfinite: jax.Array  # pairs that could not be used
+
+
+def paired_gain(key, problem: Problem, candidate, incumbent, most, block: int = 32, surely: float = 4.0) -> Gain:
+    """Compare two q on the same fresh noise, `block` pairs at a time, until sure or `most` pairs are spent.
+
+    Differences are taken term by term before they are summed. A pair in which either side is not finite says nothing
+    about the size of the gain; if that happens to one side much more often than to the other, that decides.
+    """
+    size = problem.family.noise_size(problem.density)
+
+    def pair(uniform):
+        new, old = problem.draw(candidate, uniform), problem.draw(incumbent, uniform)
+        new_terms, old_terms = problem.terms(new), problem.terms(old)
+        change = total(jax.tree.map(jnp.subtract, new_terms, old_terms))
+        new_q, old_q = problem.log_q(candidate, new), problem.log_q(incumbent, old)
+        return change - (new_q - old_q), new_terms.total() - new_q, old_terms.total() - old_q
+
+    def more(carry):
+        i, count, gains, squares, elbos, bad_new, bad_old, _ = carry
+        change, new, old = jax.vmap(pair)(open_uniform(jax.random.fold_in(key, i), (block, size)))
+        ok_new, ok_old = jnp.isfinite(new), jnp.isfinite(old)
+        use = ok_new & ok_old & jnp.isfinite(change)
+        change = jnp.where(use, change, 0.0)
+        count, gains, squares = count + use.sum(), gains + change.sum(), squares + (change**2).sum()
+        elbos = elbos + jnp.where(use, new, 0.0).sum()
+        bad_new, bad_old = bad_new + (~ok_new).sum(), bad_old + (~ok_old).sum()
+        mean, se = moments(count, gains, squares)
+        return i + 1, count, gains, squares, elbos, bad_new, bad_old, (jnp.abs(mean) > surely * se) & (count > block // 2)
+
+    zero, none = jnp.asarray(0.0), jnp.asarray(0)
+    start = (none, none, zero, zero, zero, none, none, jnp.asarray(False))
+    end = jax.lax.while_loop(lambda c: (c[0] * block < most) & ~c[-1], more, start)
+    i, count, gains, squares, elbos, bad_new, bad_old, _ = end
+    mean, se = moments(count, gains, squares)
+    drawn = i * block
+    margin = jnp.maximum(0.25 * drawn, 2.0 * jnp.sqrt(1.0 * bad_old))
+    worse, better = bad_new > bad_old + margin, bad_old > bad_new + margin
+    mean = jnp.where(worse, -jnp.inf, jnp.where(better, jnp.inf, mean))
+    se = jnp.where(worse | better, 0.0, jnp.where(count < 2, jnp.inf, se))
+    return Gain(mean, se, elbos / jnp.maximum(count, 1), drawn, bad_new + bad_old)
+
+
+def moments(count, total_, squares):
+    """Mean and standard error from running sums."""
+    n = jnp.maximum(count, 2)
+    mean = total_ / n
+    return mean, jnp.sqrt(jnp.maximum(squares / n - mean**2, 0.0) / (n - 1)) + 1e-12
+
+
+@dataclass(frozen=True)
+class Window:
+    """Judge windows by the ELBO gain on common draws, with its standard error.
+
+    Parameters
+    ----------
+    tolerance
+        Stop when the gain still to be had is below this many nats, as far as can be told.
+    first
+        Iterations in the first window.
+    pairs
+        Common draws a judgement may always spend (more in longer windows).
+    sure
+        Standard errors beyond which a gain is believed.
+    flat
+        A window whose gain is smaller than this beyond doubt uses up patience (nats).
+    step
+        First length of natural steps.
+    tempering
+        An undecided window that looks worse is kept with probability exp(M(t) gain / se), t counting windows.
+    """
+
+    tolerance: float = 0.02
+    first: int = 16
+    pairs: int = 64
+    sure: float = 2.0
+    flat: float = 0.15
+    step: float = 0.1
+    longest_step: float = 0.3
+    longest: int = 2048
+    tempering: Tempering = Logarithmic(3.0)
+    restores_optimizer: ClassVar[bool] = True
+
+    def __post_init__(self):
+        for name in ("tolerance", "sure", "flat", "step", "longest_step"):
+            positive_number(name, "Window", getattr(self, name))
+        for name in ("first", "pairs", "longest"):
+            positive_integer(name, "Window", getattr(self, name))
+
+    def capacity(self, problem: Problem) -> int:
+        """Most draws a line is fitted to; longer windows would do better as natural steps."""
+        return max(8 * self.first, 4 * problem.family.line_size(problem.density.dim))
+
+    def init(self, problem, trust):
+        number = lambda x: jnp.asarray(x, float)
+        return WindowControl(
+            jnp.asarray(SCALES), jnp.asarray(self.first), number(1.0), number(trust), jnp.asarray(0), jnp.asarray(0)
+        )
+
+    def plan(self, control):
+        return Plan(control.size, control.length, control.kind, control.trust)
+
+    def weigh(self, seen, yardstick):
+        return seen
+
+    def screen(self, key, control, elbo, yardstick, t):
+        return True
+
+    def judge(self, key, control, problem, journey, yardstick, t):
+        k_gain, k_luck = jax.random.split(key)
+        most = jnp.where(journey.finite, jnp.maximum(control.size, self.pairs), 0)
+        gain = paired_gain(k_gain, problem, journey.candidate, journey.incumbent, most)
+        mean = jnp.where(journey.finite, gain.mean, -jnp.inf)
+        se = jnp.where(journey.finite, gain.se, 0.0)
+        better, worse = mean > self.sure * se, mean < -self.sure * se
+        small = jnp.abs(mean) + self.sure * se < self.flat
+        strictness = self.tempering.strictness(self.tempering.init(), t)
+        lucky = jnp.log(jax.random.uniform(k_luck, dtype=mean.dtype)) < strictness * mean / se
+        accept = better | (~worse & lucky)
+        stepping = control.kind == STEPS
+        seen = _Seen(mean, se, better, worse, small)
+        lined, settled = self._after_line(control, problem, journey.forecast, seen)
+        stepped = self._after_steps(control, seen)
+        choose = lambda a, b: jax.tree.map(lambda x, y: jnp.where(stepping, x, y), a, b)
+        resume = jnp.where(stepping & better, END, jnp.where(stepping & ~worse, CANDIDATE, INCUMBENT))
+        missed = stepping & small & ~worse & (mean < self.tolerance)
+        return Verdict(
+            accept=accept, rollback=worse, resume=resume, missed=missed,
+            progressed=better & (mean > self.tolerance), settled=settled & ~stepping,
+            stuck=stepping & (control.length < 1e-7), yardstick=jnp.where(accept, gain.elbo, yardstick), elbo=gain.elbo,
+            gain=mean, gain_se=se, strictness=strictness, values=2 * gain.pairs, nonfinite=gain.nonfinite,
+            control=choose(stepped, lined),
+        )  # fmt: skip
+
+    def _after_steps(self, control: WindowControl, seen: _Seen) -> WindowControl:
+        """Better: lengthen the step. Worse: halve it. Flat: halve it and lengthen the window. Undecided: look longer."""
+        better = seen.better & (seen.gain > self.tolerance)
+        factor = jnp.where(better, 1.25, jnp.where(seen.worse | seen.small, 0.5, 0.9))
+        size = jnp.where(better | seen.worse, control.size, jnp.minimum(even(1.5 * control.size), self.longest))
+        length = jnp.minimum(factor * control.length, self.longest_step)
+        return control._replace(size=size, length=length, windows=control.windows + 1)
+
+    def _after_line(self, control: WindowControl, problem: Problem, forecast, seen: _Seen):
+        """Adapt length and trust by what the line promised, and move on to the next kind when it stops paying."""
+        expected, signal, noise = forecast
+        dim, full_size = problem.density.dim, problem.family.line_size(problem.density.dim)
+        full = control.kind == LINE
+        short = seen.worse | (seen.gain + self.sure * seen.se < 0.25 * expected)
+        kept = seen.better & (seen.gain > 0.75 * expected) & ~short
+        longest = jnp.where(seen.gain > 1.2 * expected, 1.5, jnp.maximum(1.0, control.length))
+        length = jnp.where(short, jnp.maximum(0.5 * control.length, 0.1), control.length)
+        length = jnp.where(kept, jnp.minimum(longest, 1.5 * control.length), length)
+        trust = jnp.where(short, jnp.maximum(4.0, jnp.sqrt(control.trust)), control.trust)
+        trust = jnp.where(kept, jnp.minimum(2.0 * trust, 1e4), trust)
+        settled = seen.small & (signal + noise < 2.0 * self.tolerance) & (full if full_size else True)
+
+        paying = seen.better & (seen.gain > jnp.maximum(0.5 * expected, 0.1))
+        blurred = ~paying & (noise > 0.25 * signal)
+        failures = jnp.where(paying, 0, control.failures + (~blurred))
+        undecided = ~seen.better & ~seen.worse
+        grow = jnp.where(full, blurred, undecided)
+        size = jnp.where(grow, even(1.5 * control.size), control.size)
+        capacity = self.capacity(problem)
+        windows = control.windows + 1
+        near = (full_size <= 2 * control.size + 32) & (signal < 1.0 + 0.25 * dim)
+        scales_done = (~seen.worse & (near | (seen.gain < 1.0) | (windows > 40))) | (windows > 60) | (size > capacity)
+        line_done = (failures >= 2) | (size > capacity)
+
+        here = WindowControl(control.kind, jnp.minimum(size, capacity), length, trust, failures, windows)
+        to_line = here._replace(
+            kind=jnp.asarray(LINE), size=jnp.maximum(control.size, full_size), length=jnp.minimum(length, 1.0),
+            failures=jnp.asarray(0), windows=jnp.asarray(0),
+        )  # fmt: skip
+        to_steps = here._replace(
+            kind=jnp.asarray(STEPS), size=jnp.asarray(4 * self.first), length=jnp.asarray(self._first_step(dim, full_size)),
+            failures=jnp.asarray(0), windows=jnp.asarray(0),
+        )  # fmt: skip
+        pick = lambda c, a, b: jax.tree.map(lambda x, y: jnp.where(c, x, y), a, b)
+        after_scales = to_line if full_size else to_steps
+        return pick(full, pick(line_done, to_steps, here), pick(scales_done, after_scales, here)), settled
+
+    def _first_step(self, dim: int, full_size: int) -> float:
+        # A one-draw step of a full covariance is stable up to about 1/d.
+        return min(self.step, 1.0 / dim) if full_size else self.step
+
+
+class _Seen(NamedTuple):
+    gain: jax.Array
+    se: jax.Array
+    better: jax.Array
+    worse: jax.Array
+    small: jax.Array
+
+
+def even(x: Any) -> jax.Array:
+    """Round down to an even integer: draws come in mirrored pairs."""
+    return (x // 2).astype(int) * 2
