@@ -21,6 +21,7 @@ class Journey(NamedTuple):
     """What a turn has to show: where it led, and what was seen on the way."""
 
     candidate: Any
+    end: Any  # where the last iteration left the parameters
     incumbent: Any
     elbo: jax.Array  # of the last iteration's draws
     admitted: jax.Array  # was the last iteration's draw used?
@@ -35,11 +36,12 @@ class Plan(NamedTuple):
     length: Any  # multiplies the optimiser's step
     kind: Any  # of window: SCALES, LINE or STEPS
     trust: Any  # see `curvature.newton`
+    cap: Any  # most that one natural step may move a mean, in its own standard deviations
 
 
 # Kinds of window: q stands still while a line is fitted to its scores, and moves with every draw in STEPS.
 SCALES, LINE, STEPS = 0, 1, 2
-ONE_STEP = Plan(None, 1.0, STEPS, 1.0)
+ONE_STEP = Plan(None, 1.0, STEPS, 1.0, 1.0)
 
 
 class Verdict(NamedTuple):

@@ -360,9 +360,9 @@ def _poisson_cdf(count: Array, rate: Array) -> Array:
 @_quantile.register
 def _(distribution: dist.Gamma, u: Array) -> Array:
     concentration = jnp.broadcast_to(distribution.concentration, u.shape).astype(u.dtype)
-    value = jnp.exp(_log_gamma_quantile(concentration, u))
+    value = jnp.exp(_log_gamma_quantile(concentration, u) - jnp.log(distribution.rate))
     # The quantile of a small concentration can be below the smallest float, and 0 is outside the support.
-    return jnp.maximum(value, jnp.finfo(u.dtype).tiny) / distribution.rate
+    return jnp.maximum(value, jnp.finfo(u.dtype).tiny)
 
 
 @_quantile.register

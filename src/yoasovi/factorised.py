@@ -178,6 +178,10 @@ class Factorised:
             start += _size(site)
         return theta
 
+    def draw_with_log_q(self, density, params, uniform):
+        theta = self.draw(density, params, uniform)
+        return theta, sum(jnp.sum(x) for x in self.pieces(density, params, theta).values())
+
     def terms(self, density, inputs, theta):
         return density.terms(inputs, theta)
 
@@ -192,6 +196,15 @@ class Factorised:
 
     def widen(self, params, factor):
         return {k: f.widen(params[k], factor) for k, f in self.factors}
+
+    def lines_pay(self, dim):
+        return False
+
+    def line_size(self, dim):
+        return 0
+
+    def longest_first_step(self, dim):
+        return 1.0
 
 
 def factor_for(name: str, prior: dist.Distribution) -> Law:

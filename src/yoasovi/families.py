@@ -32,6 +32,10 @@ class Family(Protocol):
         """Turn one row of uniform noise into a draw of theta."""
         ...
 
+    def draw_with_log_q(self, density: Density, params: Any, uniform: jax.Array) -> tuple[Any, jax.Array]:
+        """Draw, and give log q there."""
+        ...
+
     def terms(self, density: Density, inputs: Inputs, theta: Any) -> Terms:
         """Give the terms of log p at a draw, on the scale the family lives on."""
         ...
@@ -51,6 +55,14 @@ class Family(Protocol):
     def widen(self, params: Any, factor: float) -> Any:
         """Give the parameters of q^(1/factor), normalised: the same family with heavier tails."""
         ...
+
+
+_SCALE_CAP = 0.4  # most that one natural step may change the logarithm of a scale
+
+
+def clip(x: jax.Array, cap: jax.Array) -> jax.Array:
+    """Cut to [-cap, cap]."""
+    return jnp.clip(x, -cap, cap)
 
 
 class Proposal(NamedTuple):
@@ -92,8 +104,8 @@ class Gaussian(ABC):
         """Give one draw's natural-gradient step."""
 
     @abstractmethod
-    def move(self, params: Any, step: Any) -> Any:
-        """Take a step."""
+    def move(self, params: Any, step: Any, cap: jax.Array) -> Any:
+        """Take a step, of at most `cap` standard deviations of each mean."""
 
     @abstractmethod
     def propose(self, params, eps, white, count, full, length, trust) -> Proposal:
@@ -103,11 +115,23 @@ class Gaussian(ABC):
     def line_size(self, dim: int) -> int:
         """Give the draws a window needs for a full line; 0 if the family has no use for one."""
 
+    def lines_pay(self, dim: int) -> bool:
+        """Say whether to begin with lines at all; with many parameters scales would widen before means are learned."""
+        return dim <= 300
+
+    def longest_first_step(self, dim: int) -> float:
+        """Give the longest natural step that is stable to begin with."""
+        return 1.0
+
     def noise_size(self, density):
         return density.dim
 
     def draw(self, density, params, uniform):
         return self.place(params, ndtri(uniform))
+
+    def draw_with_log_q(self, density, params, uniform):
+        eps = ndtri(uniform)
+        return self.place(params, eps), -self.minus_log_q(params, eps)
 
     def terms(self, density, inputs, theta):
         return density.free_terms(inputs, theta)
@@ -153,13 +177,16 @@ class MeanField(Gaussian):
     def natural(self, params, eps, white):
         return MeanFieldParams(white, 0.5 * white * eps)
 
-    def move(self, params, step):
-        return MeanFieldParams(params.mean + jnp.exp(params.log_scale) * step.mean, params.log_scale + step.log_scale)
+    def move(self, params, step, cap):
+        return self._shifted(params, clip(step.mean, cap), clip(step.log_scale, jnp.minimum(cap, _SCALE_CAP)))
+
+    def _shifted(self, params, shift, log_scales):
+        return MeanFieldParams(params.mean + jnp.exp(params.log_scale) * shift, params.log_scale + log_scales)
 
     def propose(self, params, eps, white, count, full, length, trust):
         fitted = line_of_scales(eps, white, count)
         step = newton(fitted, length, trust)
-        there = self.move(params, MeanFieldParams(step.shift, step.log_scales))
+        there = self._shifted(params, step.shift, step.log_scales)
         return Proposal(there, step.expected, fitted.signal, fitted.noise)
 
     def line_size(self, dim):
@@ -207,13 +234,13 @@ class FullRank(Gaussian):
         outer = jnp.outer(white, eps)
         return FullRankParams(white, 0.5 * jnp.diag(outer), jnp.tril(outer, -1))
 
-    def move(self, params, step):
+    def move(self, params, step, cap):
         factor = self.factor(params)
         # A trust region on the factor: the product below is a change of scale only while the step is small.
         size = jnp.sqrt(jnp.sum(step.log_diagonal**2) + jnp.sum(step.lower**2))
         shrink = 1.0 / jnp.maximum(1.0, 2.0 * size)
         change = jnp.tril(shrink * step.lower, -1) + jnp.diag(jnp.exp(shrink * step.log_diagonal))
-        return self._with_factor(params.mean + factor @ step.mean, factor @ change)
+        return self._with_factor(params.mean + factor @ clip(step.mean, cap), factor @ change)
 
     def propose(self, params, eps, white, count, full, length, trust):
         factor = self.factor(params)
@@ -238,6 +265,9 @@ class FullRank(Gaussian):
         # A fifth more pairs than unknowns per row, and a few, so that the noise of the line can be told.
         return 2 * (dim + dim // 5 + 4)
 
+    def longest_first_step(self, dim):
+        return 1.0 / dim  # beyond it the factor's one-draw steps grow instead of averaging out
+
     def widen(self, params, factor):
         root = jnp.sqrt(factor)
         return FullRankParams(params.mean, params.log_diagonal + jnp.log(root), params.lower * root)
@@ -260,7 +290,7 @@ class LowRank(Gaussian):
         positive_integer("rank", "LowRank", self.rank)
 
     def init(self, mean, scale, key):
-        loading = 0.01 * jax.random.normal(key, (mean.size, self.rank), mean.dtype)
+        loading = 0.1 * jax.random.normal(key, (mean.size, self.rank), mean.dtype) / mean.size**0.5
         return LowRankParams(mean, jnp.log(scale), loading)
 
     def _inner(self, params):
@@ -295,18 +325,28 @@ class LowRank(Gaussian):
         return jnp.exp(params.log_scale) * grad + self._solve(params, self._mix(params, eps))
 
     def natural(self, params, eps, white):
-        d = params.mean.size
+        loading, inner = params.loading, self._inner(params)
         mixed = self._mix(params, eps)
-        spread = white + params.loading @ (params.loading.T @ white)
-        return LowRankParams(spread, 0.5 * white * mixed, jnp.outer(white, eps[d:]))
+        # Given theta, the expected noise behind the loadings and behind the rest: less noisy than the noise itself.
+        behind = jnp.linalg.solve(inner, loading.T @ mixed)
+        rest = mixed - loading @ behind
+        spread = white + loading @ (loading.T @ white)
+        left = 1.0 - jnp.sum(jnp.linalg.solve(inner, loading.T).T * loading, 1)  # diagonal of (I + U U^T)^-1
+        weight = jnp.eye(self.rank) - jnp.linalg.inv(inner)
+        # The 0.1 bounds the step near U = 0, a saddle; inside the span of U half a step is the natural one.
+        grow = jnp.outer(spread, jnp.linalg.solve(weight + 0.1 * jnp.eye(self.rank), behind))
+        inside = jnp.linalg.solve(weight + 1e-6 * jnp.eye(self.rank), loading.T @ self._solve(params, grow))
+        return LowRankParams(spread, 0.5 * white * rest / left, grow - 0.5 * loading @ inside)
 
-    def move(self, params, step):
-        size = jnp.sqrt(jnp.sum(step.loading**2))
-        return LowRankParams(
-            params.mean + jnp.exp(params.log_scale) * step.mean,
-            params.log_scale + step.log_scale,
-            params.loading + step.loading / jnp.maximum(1.0, 2.0 * size),
-        )
+    def move(self, params, step, cap):
+        spread = jnp.sqrt(1.0 + jnp.sum(params.loading**2, 1))
+        shift = clip(step.mean, cap * spread)
+        log_scales = clip(step.log_scale, jnp.minimum(cap, _SCALE_CAP))
+        size = jnp.sqrt(jnp.maximum(jnp.sum(step.loading * self._solve(params, step.loading)), 1e-30))
+        loading = params.loading + step.loading * jnp.minimum(1.0, 0.5 / size)
+        # The loadings in the parameters' own units stay where they are while the scales move.
+        loading = loading * jnp.exp(-log_scales)[:, None]
+        return LowRankParams(params.mean + jnp.exp(params.log_scale) * shift, params.log_scale + log_scales, loading)
 
     def propose(self, params, eps, white, count, full, length, trust):
         d = params.mean.size

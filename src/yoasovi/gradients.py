@@ -35,10 +35,15 @@ class Problem(NamedTuple):
     def log_q(self, params, theta):
         return total(self.pieces(params, theta))
 
+    def look(self, params, uniform) -> tuple[Terms, jax.Array]:
+        """Give the terms of log p, and log q, at one draw."""
+        theta, log_q = self.family.draw_with_log_q(self.density, params, uniform)
+        return self.terms(theta), log_q
+
     def elbo(self, params, uniform):
-        """log p - log q at one draw."""
-        theta = self.draw(params, uniform)
-        return self.terms(theta).total() - self.log_q(params, theta)
+        """Give log p - log q at one draw."""
+        terms, log_q = self.look(params, uniform)
+        return terms.total() - log_q
 
 
 class Seen(NamedTuple):

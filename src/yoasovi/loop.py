@@ -145,7 +145,8 @@ def turn(program: Program, inputs: Inputs, key, max_steps, state: State) -> tupl
     else:
         trip = jax.lax.fori_loop(0, plan.size, lambda i, c: body(plan, i, c), trip)
     candidate, forecast = program.optimizer.propose(problem, state.params, trip, plan)
-    journey = Journey(candidate, state.incumbent, trip.elbo, trip.admitted, finite(candidate) & alive, forecast)
+    sound = finite(candidate) & alive
+    journey = Journey(candidate, trip.params, state.incumbent, trip.elbo, trip.admitted, sound, forecast)
     key = jax.random.fold_in(key, 4 * state.step + 3)
     verdict = program.acceptance.judge(key, state.control, problem, journey, state.yardstick, state.turn + 1)
     return settle(program, state, trip, candidate, verdict, plan, max_steps)

@@ -107,7 +107,7 @@ def yoasovi_step(
 
 
 def yoasovi(
-    tolerance: float = 0.02, patience: int = 3, step: float = 0.1, momentum: float = 0.9, clip: float = 3.0,
+    tolerance: float = 0.02, patience: int = 3, step: float = 0.1, momentum: float = 0.9, clip: float = 4.0,
     tempering: Tempering = Logarithmic(3.0),
 ) -> Method:  # fmt: skip
     """The default: one draw per iteration, natural steps, judged a window at a time on paired draws."""

@@ -119,32 +119,46 @@ class Scores(NamedTuple):
     white: jax.Array  # (capacity, d)
 
 
+class Pace(NamedTuple):
+    """What natural steps remember."""
+
+    velocity: Any
+    square: jax.Array  # (d,) running mean square of the scores
+    weight: jax.Array  # behind that mean
+
+
 @dataclass(frozen=True)
 class Natural:
     """Natural steps with momentum; the length has no unit, so 0.1 serves scales from 0.001 to 1,000.
 
-    Scores are clipped at `clip` in q's own units while stepping, not where a line is fitted to them.
+    A score is cut at `clip` times its running root mean square, which tames tails without a scale of its own.
     """
 
     momentum: float = 0.9
-    clip: float = 3.0
+    clip: float = 4.0
 
     def __post_init__(self):
         check(0 <= self.momentum < 1, "momentum", "Natural", "in [0, 1)", self.momentum)
         positive_number("clip", "Natural", self.clip)
 
     def init(self, problem, params):
-        size = problem.family.noise_size(problem.density)
-        return problem.family.natural(params, jnp.zeros(size), jnp.zeros(problem.density.dim))
+        size, dim = problem.family.noise_size(problem.density), problem.density.dim
+        still = problem.family.natural(params, jnp.zeros(size), jnp.zeros(dim))
+        return Pace(jax.tree.map(jnp.zeros_like, still), jnp.zeros(dim), jnp.asarray(0.0))
 
     def step(self, problem, params, memory, direction, plan):
-        family = problem.family
-        white = jnp.clip(jnp.nan_to_num(direction.white), -self.clip, self.clip)
+        family, sound = problem.family, jnp.isfinite(direction.white).all()
+        white = jnp.where(sound, direction.white, 0.0)
+        seen = memory.square / jnp.maximum(memory.weight, 1e-12)
+        limit = jnp.where(memory.weight > 0.05, self.clip * jnp.sqrt(seen), jnp.inf)
+        # The square is of the cut score: one wild draw must not open the door for the next.
+        white = jnp.clip(white, -limit, limit)
+        square, weight = 0.99 * memory.square + 0.01 * white**2, 0.99 * memory.weight + 0.01
         step = family.natural(params, direction.eps, white)
-        velocity = jax.tree.map(lambda v, s: self.momentum * v + (1.0 - self.momentum) * s, memory, step)
-        moved = family.move(params, jax.tree.map(lambda v: plan.length * v, velocity))
+        velocity = jax.tree.map(lambda v, s: self.momentum * v + (1.0 - self.momentum) * s, memory.velocity, step)
+        moved = family.move(params, jax.tree.map(lambda v: plan.length * v, velocity), plan.cap)
         choose = lambda new, old: jax.tree.map(lambda a, b: jnp.where(plan.kind == STEPS, a, b), new, old)
-        return choose(moved, params), choose(velocity, memory)
+        return choose(moved, params), choose(Pace(velocity, square, weight), memory)
 
     def blank(self, problem, acceptance):
         capacity = acceptance.capacity(problem)
@@ -173,4 +187,4 @@ class Natural:
         return jax.lax.cond(plan.kind == STEPS, by_steps, by_line, None)
 
     def restart(self, memory):
-        return jax.tree.map(jnp.zeros_like, memory)
+        return memory._replace(velocity=jax.tree.map(jnp.zeros_like, memory.velocity))

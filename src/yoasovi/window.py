@@ -26,8 +26,13 @@ class WindowControl(NamedTuple):
     size: jax.Array  # iterations in the next window, even
     length: jax.Array  # of the step: a share of the line's, or rho of natural steps
     trust: jax.Array  # by how much a line may change a variance
+    cap: jax.Array  # most that one natural step may move a mean, in its own standard deviations
     failures: jax.Array  # of the line, in a row
     windows: jax.Array  # so far in this kind
+
+
+# A step of a tenth of a standard deviation is safe; far from the posterior, where all steps agree, more is better.
+_CAP, _LOOSEST_CAP = 0.1, 6.4
 
 
 class Gain(NamedTuple):
@@ -36,6 +41,7 @@ class Gain(NamedTuple):
     mean: jax.Array
     se: jax.Array
     elbo: jax.Array  # of the candidate
+    wins: jax.Array  # share of pairs in which the candidate is better
     pairs: jax.Array
     nonfinite: jax.Array  # pairs that could not be used
 
@@ -49,35 +55,35 @@ def paired_gain(key, problem: Problem, candidate, incumbent, most, block: int = 
     size = problem.family.noise_size(problem.density)
 
     def pair(uniform):
-        new, old = problem.draw(candidate, uniform), problem.draw(incumbent, uniform)
-        new_terms, old_terms = problem.terms(new), problem.terms(old)
-        change = total(jax.tree.map(jnp.subtract, new_terms, old_terms))
-        new_q, old_q = problem.log_q(candidate, new), problem.log_q(incumbent, old)
-        return change - (new_q - old_q), new_terms.total() - new_q, old_terms.total() - old_q
+        (new, new_q), (old, old_q) = problem.look(candidate, uniform), problem.look(incumbent, uniform)
+        change = total(jax.tree.map(jnp.subtract, new, old))
+        return change - (new_q - old_q), new.total() - new_q, old.total() - old_q
 
     def more(carry):
-        i, count, gains, squares, elbos, bad_new, bad_old, _ = carry
+        i, count, gains, squares, elbos, wins, bad_new, bad_old, _ = carry
         change, new, old = jax.vmap(pair)(open_uniform(jax.random.fold_in(key, i), (block, size)))
         ok_new, ok_old = jnp.isfinite(new), jnp.isfinite(old)
         use = ok_new & ok_old & jnp.isfinite(change)
         change = jnp.where(use, change, 0.0)
         count, gains, squares = count + use.sum(), gains + change.sum(), squares + (change**2).sum()
-        elbos = elbos + jnp.where(use, new, 0.0).sum()
+        elbos, wins = elbos + jnp.where(use, new, 0.0).sum(), wins + (change > 0).sum()
         bad_new, bad_old = bad_new + (~ok_new).sum(), bad_old + (~ok_old).sum()
         mean, se = moments(count, gains, squares)
-        return i + 1, count, gains, squares, elbos, bad_new, bad_old, (jnp.abs(mean) > surely * se) & (count > block // 2)
+        sure = (jnp.abs(mean) > surely * se) & (count > block // 2)
+        return i + 1, count, gains, squares, elbos, wins, bad_new, bad_old, sure
 
     zero, none = jnp.asarray(0.0), jnp.asarray(0)
-    start = (none, none, zero, zero, zero, none, none, jnp.asarray(False))
+    start = (none, none, zero, zero, zero, none, none, none, jnp.asarray(False))
     end = jax.lax.while_loop(lambda c: (c[0] * block < most) & ~c[-1], more, start)
-    i, count, gains, squares, elbos, bad_new, bad_old, _ = end
+    i, count, gains, squares, elbos, wins, bad_new, bad_old, _ = end
     mean, se = moments(count, gains, squares)
     drawn = i * block
     margin = jnp.maximum(0.25 * drawn, 2.0 * jnp.sqrt(1.0 * bad_old))
     worse, better = bad_new > bad_old + margin, bad_old > bad_new + margin
     mean = jnp.where(worse, -jnp.inf, jnp.where(better, jnp.inf, mean))
     se = jnp.where(worse | better, 0.0, jnp.where(count < 2, jnp.inf, se))
-    return Gain(mean, se, elbos / jnp.maximum(count, 1), drawn, bad_new + bad_old)
+    many = jnp.maximum(count, 1)
+    return Gain(mean, se, elbos / many, wins / many, drawn, bad_new + bad_old)
 
 
 def moments(count, total_, squares):
@@ -102,11 +108,12 @@ class Window:
     sure
         Standard errors beyond which a gain is believed.
     flat
-        A window whose gain is smaller than this beyond doubt uses up patience (nats).
+        A window of steps whose gain is smaller than this beyond doubt uses up patience: nats, or a fiftieth of the
+        square root of the number of parameters where that is more.
     step
         First length of natural steps.
     tempering
-        An undecided window that looks worse is kept with probability exp(M(t) gain / se), t counting windows.
+        A flat window that looks worse is kept with probability exp(M(t) gain / se), t counting windows.
     """
 
     tolerance: float = 0.02
@@ -117,6 +124,7 @@ class Window:
     step: float = 0.1
     longest_step: float = 0.3
     longest: int = 2048
+    lines: bool = True
     tempering: Tempering = Logarithmic(3.0)
     restores_optimizer: ClassVar[bool] = True
 
@@ -131,13 +139,24 @@ class Window:
         return max(8 * self.first, 4 * problem.family.line_size(problem.density.dim))
 
     def init(self, problem, trust):
+        start = self._first_steps(problem)
+        if not self.lines or not problem.family.lines_pay(problem.density.dim):
+            return start
+        return start._replace(
+            kind=jnp.asarray(SCALES), size=jnp.asarray(self.first), length=jnp.asarray(1.0), trust=jnp.asarray(trust, float)
+        )
+
+    def _first_steps(self, problem: Problem) -> WindowControl:
+        """Begin with windows of natural steps."""
+        length = min(self.step, problem.family.longest_first_step(problem.density.dim))
         number = lambda x: jnp.asarray(x, float)
+        none = jnp.asarray(0)
         return WindowControl(
-            jnp.asarray(SCALES), jnp.asarray(self.first), number(1.0), number(trust), jnp.asarray(0), jnp.asarray(0)
+            jnp.asarray(STEPS), jnp.asarray(4 * self.first), number(length), number(1.0), number(_CAP), none, none
         )
 
     def plan(self, control):
-        return Plan(control.size, control.length, control.kind, control.trust)
+        return Plan(control.size, control.length, control.kind, control.trust, control.cap)
 
     def weigh(self, seen, yardstick):
         return seen
@@ -147,37 +166,57 @@ class Window:
 
     def judge(self, key, control, problem, journey, yardstick, t):
         k_gain, k_luck = jax.random.split(key)
+        stepping = control.kind == STEPS
+        # One program for both questions: is the candidate better than the incumbent, and (in windows of steps) than
+        # the point where the window ended? The second tells noise from progress, and so steers the step's length.
         most = jnp.where(journey.finite, jnp.maximum(control.size, self.pairs), 0)
-        gain = paired_gain(k_gain, problem, journey.candidate, journey.incumbent, most)
+        most = jnp.stack([most, jnp.where(stepping, most // 2, 0)])
+        others = jax.tree.map(lambda a, b: jnp.stack([a, b]), journey.incumbent, journey.end)
+        compare = lambda x: paired_gain(x[0], problem, journey.candidate, x[1], x[2])
+        gains = jax.lax.map(compare, (jax.random.split(k_gain), others, most))
+        gain, noise = (jax.tree.map(lambda x: x[i], gains) for i in (0, 1))
         mean = jnp.where(journey.finite, gain.mean, -jnp.inf)
         se = jnp.where(journey.finite, gain.se, 0.0)
+        flat = jnp.where(stepping, max(self.flat, 0.02 * problem.density.dim**0.5), self.flat)
         better, worse = mean > self.sure * se, mean < -self.sure * se
-        small = jnp.abs(mean) + self.sure * se < self.flat
+        seen = _Seen(mean, se, better, worse, jnp.abs(mean) + self.sure * se < flat, noise.mean)
         strictness = self.tempering.strictness(self.tempering.init(), t)
-        lucky = jnp.log(jax.random.uniform(k_luck, dtype=mean.dtype)) < strictness * mean / se
-        accept = better | (~worse & lucky)
-        stepping = control.kind == STEPS
-        seen = _Seen(mean, se, better, worse, small)
-        lined, settled = self._after_line(control, problem, journey.forecast, seen)
-        stepped = self._after_steps(control, seen)
-        choose = lambda a, b: jax.tree.map(lambda x, y: jnp.where(stepping, x, y), a, b)
-        resume = jnp.where(stepping & better, END, jnp.where(stepping & ~worse, CANDIDATE, INCUMBENT))
-        missed = stepping & small & ~worse & (mean < self.tolerance)
+        lucky = seen.small & (jnp.log(jax.random.uniform(k_luck, dtype=mean.dtype)) < strictness * mean / se)
+        # Gains with heavy tails: an undecided mean is believed only if most of the pairs agree with it.
+        likely = (mean > 0) & (gain.wins > 0.5)
+        accept = better | (~worse & (lucky | likely))
+        before, control = control, self._after_steps(control, problem, seen)
+        settled = jnp.asarray(False)
+        if journey.forecast is not None:
+            lined, settled = self._after_line(before, problem, journey.forecast, seen)
+            control = jax.tree.map(lambda a, b: jnp.where(stepping, a, b), control, lined)
+        resume = jnp.where(stepping & ~worse, jnp.where(better & (noise.mean < 0), END, CANDIDATE), INCUMBENT)
+        progressed = better & ~seen.small
         return Verdict(
-            accept=accept, rollback=worse, resume=resume, missed=missed,
-            progressed=better & (mean > self.tolerance), settled=settled & ~stepping,
-            stuck=stepping & (control.length < 1e-7), yardstick=jnp.where(accept, gain.elbo, yardstick), elbo=gain.elbo,
-            gain=mean, gain_se=se, strictness=strictness, values=2 * gain.pairs, nonfinite=gain.nonfinite,
-            control=choose(stepped, lined),
+            accept=accept, rollback=worse, resume=resume, missed=stepping & seen.small & ~worse, progressed=progressed,
+            settled=settled & ~stepping, stuck=stepping & (control.length < 1e-7),
+            yardstick=jnp.where(accept, gain.elbo, yardstick), elbo=gain.elbo, gain=mean, gain_se=se, strictness=strictness,
+            values=2 * gains.pairs.sum(), nonfinite=gains.nonfinite.sum(), control=control,
         )  # fmt: skip
 
-    def _after_steps(self, control: WindowControl, seen: _Seen) -> WindowControl:
-        """Better: lengthen the step. Worse: halve it. Flat: halve it and lengthen the window. Undecided: look longer."""
-        better = seen.better & (seen.gain > self.tolerance)
-        factor = jnp.where(better, 1.25, jnp.where(seen.worse | seen.small, 0.5, 0.9))
-        size = jnp.where(better | seen.worse, control.size, jnp.minimum(even(1.5 * control.size), self.longest))
-        length = jnp.minimum(factor * control.length, self.longest_step)
-        return control._replace(size=size, length=length, windows=control.windows + 1)
+    def _after_steps(self, control: WindowControl, problem: Problem, seen: _Seen) -> WindowControl:
+        """Adapt the length and its cap: up while the window's end is as good as its average, down when noise shows."""
+        gain, noise = seen.gain, seen.noise
+        better = seen.better & ~seen.small
+        worse, flat = seen.worse, seen.small & ~seen.worse
+        capped = control.cap > _CAP
+        clear, noisy = better & (noise < 0.1 * gain), better & (noise > jnp.maximum(gain, 0.25 * problem.density.dim**0.5))
+        long = control.length >= self.longest_step
+        length = control.length * jnp.select(
+            [clear & ~long, (noisy | worse) & ~capped, flat, ~better & ~worse], [1.5, 0.5, 0.5, 0.7], 1.0
+        )
+        cap = control.cap * jnp.select([clear & long, noisy & capped, worse & capped], [2.0, 0.5, 0.25], 1.0)
+        growth = jnp.select([flat, better & (noise > 0.25 * gain), ~better & ~worse], [2.0, 1.5, 1.5], 1.0)
+        size = jnp.minimum(even(growth * control.size), self.longest)
+        return control._replace(
+            size=size, length=jnp.minimum(length, self.longest_step), cap=jnp.clip(cap, _CAP, _LOOSEST_CAP),
+            windows=control.windows + 1,
+        )  # fmt: skip
 
     def _after_line(self, control: WindowControl, problem: Problem, forecast, seen: _Seen):
         """Adapt length and trust by what the line promised, and move on to the next kind when it stops paying."""
@@ -205,22 +244,17 @@ class Window:
         scales_done = (~seen.worse & (near | (seen.gain < 1.0) | (windows > 40))) | (windows > 60) | (size > capacity)
         line_done = (failures >= 2) | (size > capacity)
 
-        here = WindowControl(control.kind, jnp.minimum(size, capacity), length, trust, failures, windows)
+        here = WindowControl(
+            control.kind, jnp.minimum(size, capacity), length, trust, jnp.asarray(_CAP, float), failures, windows
+        )
         to_line = here._replace(
             kind=jnp.asarray(LINE), size=jnp.maximum(control.size, full_size), length=jnp.minimum(length, 1.0),
             failures=jnp.asarray(0), windows=jnp.asarray(0),
         )  # fmt: skip
-        to_steps = here._replace(
-            kind=jnp.asarray(STEPS), size=jnp.asarray(4 * self.first), length=jnp.asarray(self._first_step(dim, full_size)),
-            failures=jnp.asarray(0), windows=jnp.asarray(0),
-        )  # fmt: skip
+        to_steps = self._first_steps(problem)
         pick = lambda c, a, b: jax.tree.map(lambda x, y: jnp.where(c, x, y), a, b)
         after_scales = to_line if full_size else to_steps
         return pick(full, pick(line_done, to_steps, here), pick(scales_done, after_scales, here)), settled
-
-    def _first_step(self, dim: int, full_size: int) -> float:
-        # A one-draw step of a full covariance is stable up to about 1/d.
-        return min(self.step, 1.0 / dim) if full_size else self.step
 
 
 class _Seen(NamedTuple):
@@ -229,6 +263,7 @@ class _Seen(NamedTuple):
     better: jax.Array
     worse: jax.Array
     small: jax.Array
+    noise: jax.Array  # how much better the average of a window is than its end
 
 
 def even(x: Any) -> jax.Array:

@@ -1,0 +1,1 @@
+"""Experiments: simulated data, and the paper's tables and figures rerun."""
