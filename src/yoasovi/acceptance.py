@@ -26,7 +26,7 @@ class Journey(NamedTuple):
     elbo: jax.Array  # of the last iteration's draws
     admitted: jax.Array  # was the last iteration's draw used?
     finite: jax.Array  # is every parameter of the candidate finite?
-    forecast: Any  # (expected, signal, noise) of a fitted line; None elsewhere
+    forecast: Any  # what a fitted line says of the candidate; None elsewhere
 
 
 class Plan(NamedTuple):
@@ -34,13 +34,13 @@ class Plan(NamedTuple):
 
     size: Any  # iterations; None for exactly one, known when compiling
     length: Any  # multiplies the optimiser's step
-    kind: Any  # of window: SCALES, LINE or STEPS
+    kind: Any  # of window: SCALES, LINE, STEPS or VALUES
     trust: Any  # see `curvature.newton`
     cap: Any  # most that one natural step may move a mean, in its own standard deviations
 
 
-# Kinds of window: q stands still while a line is fitted to its scores, and moves with every draw in STEPS.
-SCALES, LINE, STEPS = 0, 1, 2
+# Kinds of window: q stands still while a line is fitted to its scores or values, and moves with every draw in STEPS.
+SCALES, LINE, STEPS, VALUES = 0, 1, 2, 3
 ONE_STEP = Plan(None, 1.0, STEPS, 1.0, 1.0)
 
 

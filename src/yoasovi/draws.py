@@ -496,7 +496,9 @@ def _solve(
     `log_cdf(params, z)` returns log F and its derivative in z; log F must be increasing.
     """
     fixed, target = lax.stop_gradient((params, log_p))
-    tolerance = math.sqrt(jnp.finfo(log_p.dtype).eps)  # Newton's next step squares it.
+    tolerance = math.sqrt(
+        jnp.finfo(log_p.dtype).eps
+    )  # The step found to be this short leaves about its square.
 
     def unfinished(state: _Search) -> Array:
         return (state.step < _MAX_STEPS) & ~jnp.all(state.done)
@@ -516,9 +518,20 @@ def _solve(
     start = jnp.clip(start, low, high)
     state = _Search(jnp.zeros((), int), low, high, start, jnp.zeros(start.shape, bool))
     z = lax.while_loop(unfinished, refine, lax.stop_gradient(state)).z
-    # One more step from a constant z carries the derivatives of the implicit function theorem.
     value, slope = log_cdf(params, z)
-    return z - (value - log_p) / lax.stop_gradient(slope)
+    return _implicit(z, value - log_p, slope)
+
+
+@jax.custom_jvp
+def _implicit(z: Array, residual: Array, slope: Array) -> Array:
+    """Return z with the derivative that keeps the residual zero; unless asked for, its cost is dead code."""
+    return z
+
+
+@_implicit.defjvp
+def _(primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    z, _, slope = primals
+    return z, -tangents[1] / slope
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from yoasovi.optimizers import Natural
 from yoasovi.result import Fit, Seconds, fresh_ratios
 from yoasovi.start import COLD_TRUST, Begin, as_arrays, cold_start, warm_start
 from yoasovi.stopping import StopReason
+from yoasovi.values import ValueWindow
 from yoasovi.window import Window
 
 FAMILIES = {"mean_field": MeanField(), "full_rank": FullRank(), "low_rank": LowRank()}
@@ -140,7 +141,7 @@ def _fit(model, method, family, why, seed, max_steps, restarts, progress, nonfin
     keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), r) for r in range(restarts)])
     params = jax.tree.map(lambda *x: jnp.stack(x), *[as_arrays(b.params) for b in begins])
     state = call(clock, _start_all, (program,), inputs, params, jnp.asarray([b.trust for b in begins]))
-    turns = chunk or (4 if isinstance(method.acceptance, Window) else 250)
+    turns = chunk or (4 if isinstance(method.acceptance, (Window, ValueWindow)) else 250)
     rows, reason = [], None
     with _progress(progress, method, max_steps) as show:
         try:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import ndtri
+from numpyro.distributions import Distribution
 
 from yoasovi.curvature import shrinkage
 from yoasovi.errors import check, positive_number
@@ -156,7 +157,7 @@ class RaoBlackwell:
         terms, pieces = seen.terms, seen.pieces
         everywhere = jnp.sum(terms.likelihood, -1)
         for name, law in problem.inputs.local.items():
-            if callable(law):  # the law of the latents depends on global parameters
+            if not isinstance(law, Distribution):  # the law of the latents depends on global parameters
                 everywhere = everywhere + jnp.sum(terms.local[name], -1)
         out = {}
         for k, piece in pieces.items():

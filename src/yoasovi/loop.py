@@ -90,13 +90,15 @@ def start(program: Program, inputs: Inputs, params: Any, trust: jax.Array) -> St
     """Give the state before the first turn."""
     problem = Problem(program.density, program.family, inputs)
     zero = jnp.asarray(0)
-    return State(
+    state = State(
         params=params, incumbent=params, memory=program.optimizer.init(problem, params),
         baseline=program.gradient.init(problem, params), yardstick=jnp.asarray(jnp.nan, float),
         control=program.acceptance.init(problem, trust), patience=program.stopping.init(),
         step=zero, turn=zero, values=zero, gradients=zero, accepted=zero, rollbacks=zero, nonfinite=zero,
         nonfinite_run=zero, reason=jnp.asarray(int(StopReason.RUNNING)),
     )  # fmt: skip
+    # No weak types: the loop's answer has none, and would compile the next chunk anew.
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
 
 
 def iterate(program: Program, problem: Problem, key, state: State, plan: Plan, i, trip: Trip) -> Trip:
@@ -115,7 +117,7 @@ def iterate(program: Program, problem: Problem, key, state: State, plan: Plan, i
         params, memory = program.optimizer.step(problem, trip.params, trip.memory, direction, plan)
         sound = jnp.isfinite(elbo) & finite((params, memory, baseline))
         kept = keep(sound, (params, memory, baseline), (trip.params, trip.memory, trip.baseline))
-        return *kept, program.optimizer.record(trip.record, direction, i), sound
+        return *kept, program.optimizer.record(trip.record, trip.memory, direction, i), sound
 
     def skip(_):
         return trip.params, trip.memory, trip.baseline, trip.record, jnp.isfinite(elbo)
@@ -144,15 +146,18 @@ def turn(program: Program, inputs: Inputs, key, max_steps, state: State) -> tupl
         trip = body(plan, 0, trip)
     else:
         trip = jax.lax.fori_loop(0, plan.size, lambda i, c: body(plan, i, c), trip)
-    candidate, forecast = program.optimizer.propose(problem, state.params, trip, plan)
+    candidate, memory, forecast = program.optimizer.propose(problem, state.params, trip, plan)
+    trip = trip._replace(memory=memory)
     sound = finite(candidate) & alive
     journey = Journey(candidate, trip.params, state.incumbent, trip.elbo, trip.admitted, sound, forecast)
     key = jax.random.fold_in(key, 4 * state.step + 3)
     verdict = program.acceptance.judge(key, state.control, problem, journey, state.yardstick, state.turn + 1)
-    return settle(program, state, trip, candidate, verdict, plan, max_steps)
+    return settle(program, problem, state, trip, candidate, verdict, plan, max_steps)
 
 
-def settle(program, state: State, trip: Trip, candidate, verdict: Verdict, plan, max_steps) -> tuple[State, TurnInfo]:
+def settle(
+    program, problem, state: State, trip: Trip, candidate, verdict: Verdict, plan, max_steps
+) -> tuple[State, TurnInfo]:
     """Do what the verdict says, in one place, and count."""
     incumbent = keep(verdict.accept, candidate, state.incumbent)
     back = verdict.rollback
@@ -162,6 +167,7 @@ def settle(program, state: State, trip: Trip, candidate, verdict: Verdict, plan,
     if program.acceptance.restores_optimizer:
         memory = keep(back, program.optimizer.restart(state.memory), memory)
         baseline = keep(back, state.baseline, baseline)
+    params = program.optimizer.depart(problem, params, memory, verdict.control)
     patience, stop = program.stopping.update(
         state.patience, verdict.missed, verdict.progressed, relative_change(state.params, params)
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
 import optax
 
 from yoasovi.acceptance import Always, Metropolis, Naive, Step
+from yoasovi.charts import chart
 from yoasovi.draws import Mirrored, MonteCarlo, Sobol
 from yoasovi.errors import check
 from yoasovi.families import Gaussian
@@ -18,6 +19,7 @@ from yoasovi.gradients import JamesStein, NaturalScore, RaoBlackwell, Reparam, S
 from yoasovi.optimizers import Custom, Natural, Optax
 from yoasovi.stopping import MaxSteps, ParameterChange, Patience
 from yoasovi.tempering import Linear, Logarithmic, Tempering
+from yoasovi.values import ValueLine, Values, ValueWindow
 from yoasovi.window import Window
 
 
@@ -36,13 +38,18 @@ class Method:
 
     def for_family(self, model, family) -> Method:
         """Give the form of the method that suits a model and a family, or say why there is none."""
-        if isinstance(family, Gaussian) and model.differentiable or not self.gradient.reparameterised:
+        if self._suits(model, family):
             return self
         if self.values_only is not None:
-            return self.values_only
+            return self.values_only.for_family(model, family)
         fits = ", ".join(k for k, v in METHODS.items() if (m := v()).values_only or not m.gradient.reparameterised)
         what = "a family with a differentiable draw" if model.differentiable else "a model that can be differentiated"
         raise ValueError(f"`method` {self.name} needs {what}; use one of {fits}.")
+
+    def _suits(self, model, family) -> bool:
+        if self.gradient.reparameterised:
+            return isinstance(family, Gaussian) and model.differentiable
+        return not isinstance(self.gradient, Values) or chart(model.density, family, model.inputs) is not None
 
 
 def mcvi(draws: int = 10, learning_rate: float = 0.01, optimizer="adam", tolerance: float = 1e-5, baseline=None) -> Method:
@@ -110,9 +117,14 @@ def yoasovi(
     tolerance: float = 0.02, patience: int = 3, step: float = 0.1, momentum: float = 0.9, clip: float = 4.0,
     tempering: Tempering = Logarithmic(3.0),
 ) -> Method:  # fmt: skip
-    """The default: one draw per iteration, natural steps, judged a window at a time on paired draws."""
-    rule = Window(tolerance=tolerance, step=step, tempering=_tempering(tempering))
-    return Method("yoasovi", Mirrored(), NaturalScore(), rule, Natural(momentum, clip), Patience(patience), 100_000)
+    """The default: one draw per iteration, natural steps, judged a window at a time on paired draws.
+
+    Without gradients, windows of values are regressed instead; a family without a chart takes score steps by Adam.
+    """
+    rule, patient = Window(tolerance=tolerance, step=step, tempering=_tempering(tempering)), Patience(patience)
+    steps = Method("yoasovi", MonteCarlo(1), RaoBlackwell(0.9), replace(rule, lines=False, step=1.0), Optax("adam", 0.03), patient, 10_000)
+    values = Method("yoasovi", MonteCarlo(1), Values(), ValueWindow(), ValueLine(), patient, 10_000, steps)
+    return Method("yoasovi", Mirrored(), NaturalScore(), rule, Natural(momentum, clip), patient, 100_000, values)
 
 
 METHODS: dict[str, Callable[..., Method]] = {

@@ -90,8 +90,19 @@ class Density(NamedTuple):
         return terms._replace(prior={k: v + jacobian[k] for k, v in terms.prior.items()})
 
 
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Rule:
+    """The law of a local latent as a function of the global parameters; static, unlike a fixed law."""
+
+    fn: Callable[[Params], Distribution]
+
+    def __call__(self, params: Params) -> Distribution:
+        return self.fn(params)
+
+
 def local_law(law: Distribution | Callable[[Params], Distribution], params: Params) -> Distribution:
-    """The prior of a local latent: fixed, or a function of the global parameters."""
+    """Give the prior of a local latent: fixed, or a function of the global parameters."""
     return law if isinstance(law, Distribution) else law(params)
 
 
@@ -177,7 +188,8 @@ class Model:
 
     @property
     def inputs(self) -> Inputs:
-        return Inputs(dict(self.prior), dict(self.local), self.data)
+        local = {k: law if isinstance(law, Distribution) else Rule(law) for k, law in self.local.items()}
+        return Inputs(dict(self.prior), local, self.data)
 
     @property
     def num_observations(self) -> int:

@@ -40,16 +40,20 @@ class Optimizer(Protocol):
         """Give an empty record of a window's draws."""
         ...
 
-    def record(self, record: Any, direction: Any, i: jax.Array) -> Any:
+    def record(self, record: Any, memory: Any, direction: Any, i: jax.Array) -> Any:
         """Remember the draw of iteration `i`."""
         ...
 
-    def propose(self, problem: Problem, start: Any, trip: Any, plan: Plan) -> tuple[Any, Any]:
-        """Give the turn's candidate and, if known, its forecast (expected gain, signal, noise)."""
+    def propose(self, problem: Problem, start: Any, trip: Any, plan: Plan) -> tuple[Any, Any, Any]:
+        """Give the turn's candidate, the memory that goes with it and, if known, its forecast."""
         ...
 
     def restart(self, memory: Any) -> Any:
         """Forget what led astray, after a rollback."""
+        ...
+
+    def depart(self, problem: Problem, params: Any, memory: Any, control: Any) -> Any:
+        """Give where the next turn starts, from where the verdict left the parameters."""
         ...
 
 
@@ -72,14 +76,17 @@ class _Euclidean(ABC):
     def blank(self, problem, acceptance):
         return ()
 
-    def record(self, record, direction, i):
+    def record(self, record, memory, direction, i):
         return record
 
     def propose(self, problem, start, trip, plan):
-        return trip.average, None
+        return trip.average, trip.memory, None
 
     def restart(self, memory):
         return memory
+
+    def depart(self, problem, params, memory, control):
+        return params
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,7 @@ class Natural:
         size = problem.family.noise_size(problem.density)
         return Scores(jnp.zeros((capacity, size)), jnp.zeros((capacity, problem.density.dim)))
 
-    def record(self, record, direction, i):
+    def record(self, record, memory, direction, i):
         put = lambda store, row: store.at[i].set(row, mode="drop")
         return Scores(put(record.eps, direction.eps), put(record.white, direction.white))
 
@@ -184,7 +191,11 @@ class Natural:
             zero = jnp.asarray(0.0)
             return trip.average, (zero, zero, zero)
 
-        return jax.lax.cond(plan.kind == STEPS, by_steps, by_line, None)
+        candidate, forecast = jax.lax.cond(plan.kind == STEPS, by_steps, by_line, None)
+        return candidate, trip.memory, forecast
 
     def restart(self, memory):
         return memory._replace(velocity=jax.tree.map(jnp.zeros_like, memory.velocity))
+
+    def depart(self, problem, params, memory, control):
+        return params

@@ -13,15 +13,16 @@ import numpy as np
 from yoasovi import diagnostics
 from yoasovi.acceptance import open_uniform
 from yoasovi.compiling import Clock, call, precision
+from yoasovi.correction import pool
 from yoasovi.diagnostics import Estimate
 from yoasovi.errors import positive_integer
+from yoasovi.families import Gaussian
 from yoasovi.gradients import Problem
 from yoasovi.model import Model
 from yoasovi.start import as_arrays
 from yoasovi.stopping import StopReason
 
 _BLOCK = 1000  # draws per compiled call
-_SPREAD = 2.25  # variance of the wide half of the importance draws, relative to q
 
 
 class Seconds(NamedTuple):
@@ -78,13 +79,14 @@ class Fit:
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
         return continuous and self.model.differentiable and spread.size > 1 and float(np.var(spread)) > 0.05
 
-    def _draw(self, n: int, seed: int, widen: float | None = None) -> Any:
-        key = jax.random.fold_in(jax.random.key(seed), 1 if widen is None else 2)
+    def _draw(self, n: int, seed: int, widen: float = 1.0) -> Any:
+        key = jax.random.fold_in(jax.random.key(seed), 1 if widen == 1.0 else 2)
+        params = as_arrays(self.params)
+        static = (self.model.density, self.family)
         with precision():
-            static = (self.model.density, self.family, widen)
-            params = as_arrays(self.params)
             blocks = [
-                call(Clock(), _draw_block, static, params, jax.random.fold_in(key, i)) for i in range(-(-n // _BLOCK))
+                call(Clock(), _draw_block, static, params, jnp.asarray(widen, float), jax.random.fold_in(key, i))
+                for i in range(-(-n // _BLOCK))
             ]
             return jax.tree.map(lambda *x: np.concatenate([np.asarray(b) for b in x])[:n], *blocks)
 
@@ -94,23 +96,22 @@ class Fit:
             out = call(Clock(), _constrain_all, static, as_arrays(self.model.inputs), as_arrays(theta))
             return {k: np.asarray(v) for k, v in out.items()}
 
-    def _corrected(self, n: int, seed: int) -> Any:
-        """Importance-resample from an even mixture of q and a wider q: the wide half bounds the weights in the tails."""
-        half = max(2 * n, 10_000) // 2
-        parts = self._draw(half, seed), self._draw(half, seed, _SPREAD)
-        theta = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    def _corrected(self, n: int, seed: int) -> np.ndarray:
         with precision():
-            static = (self.model.density, self.family, _SPREAD)
             inputs, params = as_arrays(self.model.inputs), as_arrays(self.params)
-            blocks = []
-            for i in range(0, 2 * half, _BLOCK):
-                block = jax.tree.map(lambda x: _padded(x[i : i + _BLOCK]), theta)
-                blocks.append(np.asarray(call(Clock(), _mixture_ratio, static, inputs, params, block)))
-        log_ratio = np.concatenate(blocks)[: 2 * half]
-        self.num_values += 2 * half
-        weights = diagnostics.importance_weights(log_ratio)
-        chosen = np.random.default_rng(seed).choice(2 * half, size=n, p=weights)
-        return jax.tree.map(lambda x: x[chosen], theta)
+            static = (self.model.density, self.family)
+
+            def log_p(theta):
+                self.num_values += len(theta)
+                return _in_blocks(lambda block: call(Clock(), _log_p_block, static, inputs, block), theta)
+
+            def log_q(theta, widen):
+                scale = jnp.asarray(widen, float)
+                return _in_blocks(lambda block: call(Clock(), _log_q_block, static, params, scale, block), theta)
+
+            rng = np.random.default_rng(seed)
+            gathered = pool(log_p, lambda m, widen: self._draw(m, seed, widen), log_q, n // 2, rng)
+            return gathered.resample(n, rng)
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior means on the constrained scale."""
@@ -180,27 +181,26 @@ def fresh_ratios(model: Model, family, params, seed: int, n: int, clock: Clock) 
     return np.concatenate(blocks)[:n]
 
 
-def _draw_block(density, family, widen, params, key):
-    params = params if widen is None else family.widen(params, widen)
+def _draw_block(density, family, params, widen, key):
     uniform = open_uniform(key, (_BLOCK, family.noise_size(density)))
+    params = family.widen(params, widen) if isinstance(family, Gaussian) else params
     return jax.vmap(lambda u: family.draw(density, params, u))(uniform)
+
+
+def _log_p_block(density, family, inputs, theta):
+    problem = Problem(density, family, inputs)
+    return jax.lax.map(lambda x: problem.terms(x).total(), theta, batch_size=100)
+
+
+def _log_q_block(density, family, params, widen, theta):
+    problem, params = Problem(density, family, None), family.widen(params, widen)
+    return jax.vmap(lambda x: problem.log_q(params, x))(theta)
 
 
 def _ratio_block(density, family, inputs, params, key):
     problem = Problem(density, family, inputs)
     uniform = open_uniform(key, (_BLOCK, family.noise_size(density)))
     return jax.lax.map(lambda u: problem.elbo(params, u), uniform, batch_size=100)
-
-
-def _mixture_ratio(density, family, spread, inputs, params, theta):
-    problem = Problem(density, family, inputs)
-    wide = family.widen(params, spread)
-
-    def one(x):
-        log_q = jnp.logaddexp(problem.log_q(params, x), problem.log_q(wide, x)) - jnp.log(2.0)
-        return problem.terms(x).total() - log_q
-
-    return jax.lax.map(one, theta, batch_size=100)
 
 
 def _constrain_all(density, family, inputs, theta):
@@ -215,6 +215,11 @@ def _likelihoods(fn, data, params):
     return jax.lax.map(lambda p: jnp.sum(fn(p, data)), params, batch_size=50)
 
 
-def _padded(x):
-    short = _BLOCK - len(x)
-    return x if short == 0 else np.concatenate([x, np.repeat(x[-1:], short, 0)])
+def _in_blocks(fn, theta: np.ndarray) -> np.ndarray:
+    """Evaluate in blocks of one size, so that one compiled program serves any number of draws."""
+    out = []
+    for i in range(0, len(theta), _BLOCK):
+        block = theta[i : i + _BLOCK]
+        full = np.concatenate([block, np.repeat(block[-1:], _BLOCK - len(block), 0)])
+        out.append(np.asarray(fn(jnp.asarray(full, float)))[: len(block)])
+    return np.concatenate(out)

@@ -52,7 +52,8 @@ def centre_and_scale(model: Model, key: jax.Array, scattered: bool) -> tuple[jax
         centres.append(np.ravel(centre))
         scales.append(np.ravel(scale))
     centre, scale = jnp.asarray(np.concatenate(centres), float), jnp.asarray(np.concatenate(scales), float)
-    spread = jnp.minimum(scale, 2.0) if scattered and model.start is None else 0.1 * jnp.minimum(scale, 1.0)
+    spread = jnp.minimum(scale, 2.0) if scattered else 0.1 * jnp.minimum(scale, 1.0)
+    spread = jnp.where(model.start is None, spread, 0.0)  # a model's own start is as random as it wants to be
     return centre + spread * jax.random.normal(k_jitter, centre.shape), jnp.minimum(scale, 1.0)
 
 

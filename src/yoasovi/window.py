@@ -108,8 +108,8 @@ class Window:
     sure
         Standard errors beyond which a gain is believed.
     flat
-        A window of steps whose gain is smaller than this beyond doubt uses up patience: nats, or a fiftieth of the
-        square root of the number of parameters where that is more.
+        A window of steps whose gain is smaller than this beyond doubt uses up patience: nats, or a 3,000th of the
+        number of parameters where that is more.
     step
         First length of natural steps.
     tempering
@@ -177,7 +177,7 @@ class Window:
         gain, noise = (jax.tree.map(lambda x: x[i], gains) for i in (0, 1))
         mean = jnp.where(journey.finite, gain.mean, -jnp.inf)
         se = jnp.where(journey.finite, gain.se, 0.0)
-        flat = jnp.where(stepping, max(self.flat, 0.02 * problem.density.dim**0.5), self.flat)
+        flat = max(self.flat, problem.density.dim / 3000)
         better, worse = mean > self.sure * se, mean < -self.sure * se
         seen = _Seen(mean, se, better, worse, jnp.abs(mean) + self.sure * se < flat, noise.mean)
         strictness = self.tempering.strictness(self.tempering.init(), t)

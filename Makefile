@@ -1,0 +1,42 @@
+# Every target makes .venv and installs what it needs there; Python 3.11 or later, make and a package index are enough.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test check bench clean
+
+help:
+	@echo "make demo    all methods on a simulated mixture, in a table"
+	@echo "make test    the tests"
+	@echo "make check   ruff, mypy and the tests: what CI runs"
+	@echo "make bench   the benchmarks (long)"
+	@echo "make clean   remove .venv and caches"
+
+demo: .venv/.ready
+	@$(BIN)/yoasovi compare mixture-3-4 --methods all
+
+test: .venv/.ready
+	@$(BIN)/python -m pytest -n 2
+
+check: .venv/.ready
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(MAKE) --no-print-directory test
+
+bench: .venv/.ready-bench
+	@set -e; for file in $(wildcard benchmarks/[a-z]*.py); do echo "== $$file"; $(BIN)/python $$file; done
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+
+# Stamps: installed again when pyproject.toml changes.
+.venv/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv (the first time takes a minute or two) ..."
+	@$(PIP) --editable ".[dev]"
+	@touch $@
+
+.venv/.ready-bench: .venv/.ready
+	@$(PIP) --editable ".[dev,bench]"
+	@touch $@

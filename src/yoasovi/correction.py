@@ -1,0 +1,109 @@
+"""From q towards the posterior: adaptive importance resampling with values of log p only.
+
+A first pool comes from an even mixture of q and a wider q, so that the weights stay bounded in the tails. Then the
+proposal learns the posterior's shape: kernels around resampled points, shrunk towards the mean so that mean and covariance
+are kept (West 1993), drawn from and added to the pool, all weighted by the mixture of everything drawn so far
+(Cornuet et al. 2012). Kernels do not reach far in many dimensions: above `KERNELS_UP_TO` the pool comes from q alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from yoasovi.diagnostics import effective_size, importance_weights
+
+KERNELS_UP_TO = 30
+_CENTRES, _ROUNDS = 2000, 8
+WIDER = 2.25  # variance of the wide half of the first pool, relative to q
+
+
+class Pool(NamedTuple):
+    """Weighted draws that stand for the posterior."""
+
+    theta: np.ndarray  # (n, d), unconstrained
+    weights: np.ndarray  # (n,), they sum to one
+
+    @property
+    def effective_size(self) -> float:
+        return effective_size(self.weights)
+
+    def resample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw n points by systematic resampling: as even as the weights allow."""
+        positions = (np.arange(n) + rng.uniform()) / n
+        chosen = np.searchsorted(np.cumsum(self.weights), positions).clip(0, len(self.weights) - 1)
+        return self.theta[rng.permutation(chosen)]
+
+
+def pool(
+    log_p: Callable[[np.ndarray], np.ndarray],
+    draw: Callable[[int, float], np.ndarray],
+    log_q: Callable[[np.ndarray, float], np.ndarray],
+    size: int,
+    rng: np.random.Generator,
+) -> Pool:
+    """Gather weighted draws round by round, until they are worth `size` independent ones or enough was spent.
+
+    `draw(n, widening)` and `log_q(theta, widening)` describe q, or q with its variance multiplied by `widening`.
+    """
+    each = max(3 * size, 2000)
+    thetas: list[np.ndarray] = []
+    values: list[np.ndarray] = []
+    laws: list[Callable[[np.ndarray], np.ndarray]] = []
+    gathered = None
+    for _ in range(_ROUNDS):
+        if gathered is None:
+            law, theta = _around_q(draw, log_q, each)
+        elif gathered.theta.shape[1] > KERNELS_UP_TO:
+            law, theta = laws[0], draw(each * (len(laws) + 1), 1.0)[-each:]
+        else:
+            law, theta = _kernels(gathered, each, rng)
+        thetas.append(theta)
+        values.append(log_p(theta))
+        laws.append(law)
+        gathered = _weighed(thetas, values, laws)
+        if gathered.effective_size >= size:
+            break
+    assert gathered is not None
+    return gathered
+
+
+def _around_q(draw, log_q, n: int):
+    """q, or where there are few dimensions an even mixture of q and a wider q; and n draws from it."""
+    some = draw(n, 1.0)
+    if some.shape[1] > KERNELS_UP_TO:
+        return (lambda x: log_q(x, 1.0)), some
+    both = np.concatenate([some[: n - n // 2], draw(n // 2, WIDER)])
+    return (lambda x: np.logaddexp(log_q(x, 1.0), log_q(x, WIDER)) - np.log(2.0)), both
+
+
+def _weighed(thetas, values, laws) -> Pool:
+    theta, counts = np.concatenate(thetas), [len(t) for t in thetas]
+    shares = np.log(np.asarray(counts) / sum(counts))
+    mixture = logsumexp([share + law(theta) for share, law in zip(shares, laws, strict=True)], axis=0)
+    return Pool(theta, importance_weights(np.concatenate(values) - mixture))
+
+
+def _kernels(so_far: Pool, n: int, rng: np.random.Generator):
+    """A mixture of Gaussian kernels with the pool's mean and covariance, and n draws from it."""
+    theta, weights = so_far
+    d = theta.shape[1]
+    width = min(0.9, (4.0 / ((d + 2.0) * 300.0)) ** (1.0 / (d + 4.0)))  # Silverman's, for about 300 effective draws
+    mean = weights @ theta
+    covariance = (theta - mean).T @ ((theta - mean) * weights[:, None])
+    factor = np.linalg.cholesky(covariance + 1e-9 * np.diag(np.diag(covariance) + 1e-300))
+    keep = np.sqrt(1.0 - width**2)
+    centres = keep * so_far.resample(_CENTRES, rng) + (1.0 - keep) * mean
+    root = width * factor
+    inverse, log_det = np.linalg.inv(root), np.log(np.diag(root)).sum()
+    white_centres = centres @ inverse.T
+
+    def log_density(x):
+        white = x @ inverse.T
+        squares = (white**2).sum(1)[:, None] + (white_centres**2).sum(1) - 2.0 * white @ white_centres.T
+        return logsumexp(-0.5 * squares, axis=1) - np.log(len(centres)) - log_det - 0.5 * d * np.log(2.0 * np.pi)
+
+    return log_density, centres[rng.integers(len(centres), size=n)] + rng.normal(size=(n, d)) @ root.T

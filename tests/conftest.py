@@ -1,0 +1,52 @@
+"""Shared by all tests: small models with known answers, and float64 inside the tests that look at bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import yoasovi as yo
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+class Conjugate:
+    """Bayesian linear regression with known noise: everything about it is known in closed form."""
+
+    def __init__(self, n=12, d=2, seed=0):
+        rng = np.random.default_rng(seed)
+        self.X, self.y = rng.normal(size=(n, d)), rng.normal(size=n)
+        self.precision = self.X.T @ self.X + np.eye(d)
+        self.covariance = np.linalg.inv(self.precision)
+        self.mean = self.covariance @ self.X.T @ self.y
+        joint = np.eye(n) + self.X @ self.X.T
+        self.evidence = float(
+            -0.5 * self.y @ np.linalg.solve(joint, self.y) - 0.5 * np.linalg.slogdet(joint)[1] - 0.5 * n * np.log(2 * np.pi)
+        )
+        self.model = yo.Model(
+            prior={"w": dist.Normal(jnp.zeros(d), 1.0).to_event(1)}, log_likelihood=likelihood, data={"X": self.X, "y": self.y}
+        )
+
+    def elbo(self, mean, factor):
+        """Evidence minus KL, in JAX, for N(mean, factor factor^T)."""
+        gap = mean - self.mean
+        spread = factor @ factor.T
+        kl = 0.5 * (
+            jnp.trace(self.precision @ spread) + gap @ self.precision @ gap - len(self.mean)
+            - jnp.linalg.slogdet(spread)[1] - jnp.linalg.slogdet(self.precision)[1]
+        )  # fmt: skip
+        return self.evidence - kl
+
+
+def likelihood(params, data):
+    return dist.Normal(data["X"] @ params["w"], 1.0).log_prob(data["y"])
+
+
+@pytest.fixture(scope="session")
+def conjugate():
+    return Conjugate()
