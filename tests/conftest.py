@@ -26,7 +26,7 @@ class Conjugate:
         self.mean = self.covariance @ self.X.T @ self.y
         joint = np.eye(n) + self.X @ self.X.T
         self.evidence = float(
-            -0.5 * self.y @ np.linalg.solve(joint, self.y) - 0.5 * np.linalg.slogdet(joint)[1] - 0.5 * n * np.log(2 * np.pi)
+            -0.5 * (self.y @ np.linalg.solve(joint, self.y) + np.linalg.slogdet(joint)[1] + n * np.log(2 * np.pi))
         )
         self.model = yo.Model(
             prior={"w": dist.Normal(jnp.zeros(d), 1.0).to_event(1)}, log_likelihood=likelihood, data={"X": self.X, "y": self.y}

@@ -54,7 +54,7 @@ def one_draw(conjugate, family, params):
 
 
 def test_one_draw_of_the_mean_field_score_is_the_formula(conjugate):
-    problem, params, uniform, eps, theta, _ = one_draw(conjugate, MeanField(), MEAN_FIELD)
+    problem, params, uniform, eps, _, _ = one_draw(conjugate, MeanField(), MEAN_FIELD)
     elbo = problem.elbo(params, uniform[0])
     got = estimate(Score(), problem, params, uniform)
     np.testing.assert_allclose(got.mean, elbo * eps / jnp.exp(params.log_scale), rtol=1e-10)
@@ -70,7 +70,7 @@ def test_one_draw_of_rao_blackwell_weighs_each_coordinate_by_its_own_terms(conju
 
 
 def test_one_draw_of_the_pathwise_gradients_is_the_formula(conjugate):
-    problem, params, uniform, eps, theta, slope = one_draw(conjugate, MeanField(), MEAN_FIELD)
+    problem, params, uniform, eps, _, slope = one_draw(conjugate, MeanField(), MEAN_FIELD)
     scale = jnp.exp(params.log_scale)
     reparam = estimate(Reparam(), problem, params, uniform)
     np.testing.assert_allclose(reparam.mean, slope, rtol=1e-10)
@@ -82,7 +82,7 @@ def test_one_draw_of_the_pathwise_gradients_is_the_formula(conjugate):
 
 def test_one_draw_of_the_full_rank_pathwise_gradients_is_the_formula(conjugate):
     family = FullRank()
-    problem, params, uniform, eps, theta, slope = one_draw(conjugate, family, FULL_RANK)
+    problem, params, uniform, eps, _, slope = one_draw(conjugate, family, FULL_RANK)
     factor = family.factor(params)
     reparam = estimate(Reparam(), problem, params, uniform)
     np.testing.assert_allclose(reparam.mean, slope, rtol=1e-10)
@@ -94,7 +94,7 @@ def test_one_draw_of_the_full_rank_pathwise_gradients_is_the_formula(conjugate):
 
 def test_one_draw_of_the_full_rank_score_is_the_formula(conjugate):
     family = FullRank()
-    problem, params, uniform, eps, theta, _ = one_draw(conjugate, family, FULL_RANK)
+    problem, params, uniform, eps, _, _ = one_draw(conjugate, family, FULL_RANK)
     elbo = problem.elbo(params, uniform[0])
     got = estimate(Score(), problem, params, uniform)
     np.testing.assert_allclose(got.mean, elbo * jnp.linalg.solve(family.factor(params).T, eps), rtol=1e-9)

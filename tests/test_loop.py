@@ -24,7 +24,8 @@ def mixture():
 
 
 def same(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+    equal = lambda x, y: np.array_equal(x, y, equal_nan=np.asarray(x).dtype.kind == "f")
+    return all(equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
 @pytest.mark.parametrize("name", ["yoasovi", "yoasovi-step", "yoasovi-naive", "bbvi-js+", "qmcvi"])
@@ -244,3 +245,17 @@ def test_one_draw_with_rao_blackwell_and_baselines_comes_close_to_coordinate_asc
 
 def test_step_acceptance_is_a_setting_of_its_own():
     assert Step(Constant(1.0)).restores_optimizer and not Step(Constant(1.0), restore_optimizer=False).restores_optimizer
+
+
+def test_numpy_constants_of_a_density_work_before_and_after_a_fit_in_float32():
+    """JAX confuses the precisions of NumPy constants between traces; a fit must not break the user's own code."""
+    from numpyro.distributions import constraints
+
+    centre = np.full(3, 2.0)
+    log_p = lambda p: -0.5 * jnp.sum((p["x"] - centre) ** 2)
+    start = {"x": jnp.zeros(3)}
+    assert jax.jit(log_p)(start).dtype == jnp.float32
+    fit = yo.fit(yo.Model.from_log_density(log_p, {"x": constraints.real}, {"x": (3,)}))
+    np.testing.assert_allclose(fit.mean()["x"], 2.0, atol=0.1)
+    assert jax.jit(jax.grad(log_p))(start)["x"].dtype == jnp.float32
+    assert not jax.config.jax_enable_x64

@@ -67,7 +67,6 @@ LAWS = {
     "LogNormal": lambda: dist.LogNormal(0.5, 2.0),
     "TruncatedNormal": lambda: dist.TruncatedNormal(1.0, 2.0, low=0.5),
     "VonMises": lambda: dist.VonMises(0.3, 2.0),
-    "Wishart": lambda: dist.Wishart(5.0, scale_matrix=jnp.eye(3)),
     "Exponential": lambda: dist.Exponential(2.0),
     "InverseGamma": lambda: dist.InverseGamma(2.0, 3.0),
     "HalfCauchy": lambda: dist.HalfCauchy(2.0),
@@ -108,11 +107,12 @@ def moving_supports():
 def test_supports_may_depend_on_other_sites():
     model = assert_same_density_as_numpyro(moving_supports)
     assert set(model.prior) == {"x", "y_base", "z_base", "w_base"}
-    fit = yo.fit(model, progress=False)
-    draws = fit.sample(200)
-    assert ((draws["y"] > 0) & (draws["y"] < draws["x"][:, None])).all()
-    assert (draws["z"] > draws["y"]).all() and (draws["w"] > draws["x"]).all()
-    np.testing.assert_allclose(draws["gap"], draws["w"] - draws["x"], rtol=1e-6, atol=1e-9)
+    params = {k: jnp.full(law.shape(), 0.7) for k, law in model.prior.items()}
+    x, own = params["x"], model.deterministics(params, model.data)
+    assert set(own) == {"y", "z", "w", "gap"}
+    np.testing.assert_allclose(own["y"], x * jax.nn.sigmoid(0.7) * jnp.ones(2), rtol=1e-6)
+    assert (own["z"] > own["y"]).all() and own["w"] > x
+    np.testing.assert_allclose(own["gap"], own["w"] - x, rtol=1e-6)
 
 
 def test_sites_inside_scan_are_found():
@@ -157,6 +157,7 @@ HANDLERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:init_to_uniform")  # NumPyro's own, on the site that is substituted
 @pytest.mark.parametrize("handled", HANDLERS.values(), ids=HANDLERS)
 def test_handlers_around_the_model_count(handled):
     assert_same_density_as_numpyro(handled())
@@ -236,19 +237,23 @@ def schools_fit():
     return yo.fit(from_numpyro(eight_schools, SCHOOLS, se=SCHOOLS_SE), progress=False)
 
 
-def test_eight_schools_agree_with_long_nuts_runs(schools_fit):
+@pytest.fixture(scope="module")
+def schools_draws(schools_fit):
+    return schools_fit.sample(4000)
+
+
+def test_eight_schools_agree_with_long_nuts_runs(schools_fit, schools_draws):
     # posteriordb (stan-dev/posteriordb@28f8d3d6), eight_schools-eight_schools_noncentered: Stan, 10 chains, 10,000 draws.
     reference = {"mu": (4.41, 3.31), "tau": (3.60, 3.20), "theta": (6.15, 5.62)}
-    draws = schools_fit.sample(4000)
     assert schools_fit.converged
     for name, (mean, sd) in reference.items():
-        ours = draws[name][:, 0] if name == "theta" else draws[name]
+        ours = schools_draws[name][:, 0] if name == "theta" else schools_draws[name]
         assert abs(ours.mean() - mean) < 0.15 * sd, name
 
 
-def test_deterministic_sites_are_among_the_draws(schools_fit):
-    draws = schools_fit.sample(50)
-    assert draws["theta"].shape == (50, 8)
+def test_deterministic_sites_are_among_the_draws(schools_draws):
+    draws = schools_draws
+    assert draws["theta"].shape == (4000, 8)
     np.testing.assert_allclose(draws["theta"], draws["mu"][:, None] + draws["tau"][:, None] * draws["z"], rtol=1e-6)
 
 
@@ -256,12 +261,6 @@ def test_fitting_the_same_model_again_compiles_nothing(schools_fit):
     before = num_programs()
     again = yo.fit(schools_fit.model, progress=False, seed=1)
     assert num_programs() == before and again.seconds.compile == 0
-
-
-def test_dic_counts_observations_only(schools_fit):
-    # D(mean) is at most that of theta = y; the effective number of parameters is between 0 and 8.
-    best = -2 * float(np.sum(dist.Normal(SCHOOLS, SCHOOLS_SE).log_prob(SCHOOLS)))
-    assert best < schools_fit.dic() < best + 40
 
 
 # ---- discrete sites ---------------------------------------------------------------------------------------
@@ -295,15 +294,21 @@ def test_discrete_sites_of_a_plate_are_local():
 
 
 def test_labels_of_a_mixture_are_found():
-    fit = yo.fit(from_numpyro(mixture, TWO, 2), method="bbvi-rb", baseline=0.9, max_steps=1500, progress=False)
-    z = fit.mean()["z"]
+    def even_mixture(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 3).expand([2]))
+        with numpyro.plate("n", len(y)):
+            z = numpyro.sample("z", dist.Bernoulli(0.5))
+            numpyro.sample("y", dist.Normal(mu[z], 0.5), obs=y)
+
+    fit = yo.fit(from_numpyro(even_mixture, TWO), method="bbvi-rb", baseline=0.9, max_steps=1500, progress=False)
+    z = fit.sample(1000)["z"].mean(0)
     assert np.abs(z[:4].mean() - z[4:].mean()) > 0.9
 
 
 def chain(y):
-    p = numpyro.sample("p", dist.Beta(2, 2))
-    first = numpyro.sample("first", dist.Bernoulli(p))
-    count = numpyro.sample("count", dist.Poisson(3.0))
+    p = numpyro.sample("p", dist.HalfNormal(1.0))
+    first = numpyro.sample("first", dist.Bernoulli(logits=p))
+    count = numpyro.sample("count", dist.Geometric(0.3))
     with numpyro.plate("n", 3):
         b = numpyro.sample("b", dist.Categorical(logits=jnp.stack([p, 1.0 * first])))
     numpyro.sample("y", dist.Normal(jnp.sum(b) + count, 1.0), obs=y)  # not in the plate, and depends on all of it
@@ -364,13 +369,18 @@ def subsampled():
 
 
 def changing_shape():
-    n = numpyro.sample("n", dist.Poisson(50.0))
+    n = numpyro.sample("n", dist.DiscreteUniform(1, 1000))
     numpyro.sample("x", dist.Normal(0, 1).expand([int(n)]))
 
 
 def branching():
     x = numpyro.sample("x", dist.Normal(0, 1))
     numpyro.sample("y", dist.Normal(x, 1.0 if abs(x) < 100 else 2.0), obs=1.0)
+
+
+def nan_covariate():
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(slope * np.array([1.0, np.nan, 2.0]), 1.0), obs=Y)
 
 
 def nan_below():
@@ -385,9 +395,10 @@ BAD = {
     "missing observation": (two_sites(lambda: dist.Normal(0, 1), np.array([1, np.nan])), "'y' .* 1 missing value"),
     "NaN in a prior": (two_sites(lambda: dist.Normal(np.nan, 1)), "Site 'x' .* invalid loc parameter"),
     "NaN in a dependent law": (nan_below, "Site 'x' .* invalid scale parameter"),
+    "NaN in a covariate": (nan_covariate, "Site 'y' .* NaN parameters"),
     "NaN inside a truncated law": (two_sites(lambda: dist.TruncatedNormal(np.nan, 1, low=0)), "Site 'x' .* NaN"),
     "impossible parameter": (two_sites(lambda: dist.Dirichlet(jnp.array([-0.5, 1.0]))), "Site 'x' .* concentration"),
-    "improper discrete": (two_sites(lambda: dist.ImproperUniform(constraints.boolean, (), ())), "'x' .* discrete .* improper"),
+    "improper discrete": (two_sites(lambda: dist.ImproperUniform(constraints.boolean, (), ())), "'x' .* is discrete"),
     "Delta": (two_sites(lambda: dist.Delta(1.0)), "'x' .* Delta .* `numpyro.deterministic`"),
     "shape from a value": (changing_shape, "Site 'x' .* changes with the values of other sites"),
     "branch on a value": (branching, "depends on the value of a latent site"),

@@ -1,27 +1,54 @@
 """Variational inference that needs no tuning, stops by itself and says how sure it is."""
 
-from yoasovi import families, models
-from yoasovi.diagnostics import Estimate
-from yoasovi.factorised import Factorised
-from yoasovi.families import FullRank, LowRank, MeanField
-from yoasovi.fit import fit
-from yoasovi.methods import Method
-from yoasovi.model import Model
-from yoasovi.result import Fit
-from yoasovi.stopping import StopReason
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Estimate",
-    "Factorised",
-    "Fit",
-    "FullRank",
-    "LowRank",
-    "MeanField",
-    "Method",
-    "Model",
-    "StopReason",
-    "families",
-    "fit",
-    "models",
-]
+if TYPE_CHECKING:
+    from yoasovi import acceptance, draws, families, gradients, methods, models, tempering
+    from yoasovi.diagnostics import Estimate
+    from yoasovi.factorised import Factorised
+    from yoasovi.families import FullRank, LowRank, MeanField
+    from yoasovi.fitting import fit
+    from yoasovi.methods import Method
+    from yoasovi.model import Model
+    from yoasovi.numpyro import from_numpyro
+    from yoasovi.result import Fit
+    from yoasovi.stopping import StopReason
+
 __version__ = "0.1.0"
+
+# Where each public name lives. They are imported when first used, so that `import yoasovi` and the command line's help
+# start at once, and so that no optional library is touched before it is needed.
+_HOMES = {
+    "Estimate": "diagnostics",
+    "Factorised": "factorised",
+    "Fit": "result",
+    "FullRank": "families",
+    "LowRank": "families",
+    "MeanField": "families",
+    "Method": "methods",
+    "Model": "model",
+    "StopReason": "stopping",
+    "fit": "fitting",
+    "from_numpyro": "numpyro",
+}
+_MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
+__all__ = [  # noqa: RUF022 - names first, then modules
+    "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model", "StopReason", "fit",
+    "from_numpyro", "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"yoasovi.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"yoasovi.{name}")
+    else:
+        raise AttributeError(f"module 'yoasovi' has no attribute {name!r}")
+    globals()[name] = value  # also puts a function back where a submodule of the same name would hide it
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

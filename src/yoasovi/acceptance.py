@@ -101,7 +101,7 @@ def _plain_verdict(accept, control, journey, yardstick, strictness, **changes) -
     return verdict._replace(**changes)
 
 
-class _OneStep(ABC):
+class _OneStep:
     """Rules whose turn is a single iteration that uses every draw as it is."""
 
     restores_optimizer = True
@@ -128,13 +128,15 @@ class Always(_OneStep):
 
 
 class DrawControl(NamedTuple):
+    """What rules on draws remember."""
+
     tempering: Any
     mean: jax.Array  # running mean and variance of the ELBO draws, for scale="noise"
     variance: jax.Array
 
 
 @dataclass(frozen=True)
-class _DrawRule(_OneStep):
+class _DrawRule(_OneStep, ABC):
     """Accept a draw by M (L_t - L_ref) / scale, L_ref the last accepted draw's ELBO.
 
     The paper's scale is |L_ref|, floored: it makes the rule change when a constant is added to log p. "noise"
@@ -225,7 +227,8 @@ class Step(_OneStep):
         accept = journey.finite & jnp.isfinite(elbo) & (jnp.isnan(yardstick) | lucky)
         return _plain_verdict(
             accept, self.tempering.update(control, accept & (elbo < yardstick)), journey, jnp.where(accept, elbo, yardstick),
-            strictness, elbo=elbo, gain=elbo - yardstick, values=jnp.asarray(1), nonfinite=1 - jnp.isfinite(elbo).astype(int),
+            strictness, elbo=elbo, gain=elbo - yardstick, values=jnp.asarray(1),
+            nonfinite=1 - jnp.isfinite(elbo).astype(int),
         )  # fmt: skip
 
 

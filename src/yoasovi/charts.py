@@ -63,7 +63,7 @@ def chart(density: Density, family: Any, inputs: Inputs) -> Chart | None:
         return None
     factors = dict(family.factors)
     labels = {s.name: factors[s.name] for s in density.local_sites}
-    blocks = {s.name: _block(factors[s.name], s, inputs.prior[s.name]) for s in density.sites}
+    blocks: dict[str | None, Any] = {s.name: _block(factors[s.name], s, inputs.prior[s.name]) for s in density.sites}
     if None in blocks.values() or not all(map(_is_labels, labels.values())):
         return None
     normal = [np.full(b.size, isinstance(b, Normals)) for b in blocks.values()]

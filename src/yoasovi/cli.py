@@ -254,7 +254,7 @@ def simulated(name: str, n: int = 200, seed: int = 1) -> tuple[Any, Any]:
 
 @cache
 def _from_file(path: str, name: str) -> Model:
-    from yoasovi.fit import as_model
+    from yoasovi.fitting import as_model
 
     file = Path(path)
     if not file.is_file():
@@ -312,7 +312,7 @@ def _line_in(file: Path, error: BaseException) -> str:
     """Say in which line of the file an error arose, where that can be known."""
     trace, line = error.__traceback__, None
     while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == file:
+        if Path(trace.tb_frame.f_code.co_filename).resolve() == file.resolve():
             line = trace.tb_lineno
         trace = trace.tb_next
     return "" if line is None else f" (line {line})"
@@ -425,7 +425,7 @@ def _compare_one(model: Model, name: str, seeds: range, quiet: bool, options: di
 
 
 def _run(model: Model, method: str, seed: int, quiet: bool, options: dict[str, Any]) -> Fit:
-    from yoasovi.fit import fit
+    from yoasovi.fitting import fit
 
     return fit(model, method, seed=seed, progress=False if quiet else None, **options)
 

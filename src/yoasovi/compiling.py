@@ -13,6 +13,7 @@ import jax
 # Programs of the same parts and shapes are reused from fit to fit; the oldest go first, so many fits leave no leak.
 _STORE: OrderedDict[Any, Any] = OrderedDict()
 _MOST = 256
+_COMPILED = [0]  # programs ever compiled
 
 
 class Clock:
@@ -35,15 +36,31 @@ def call(clock: Clock, fn: Callable, static: tuple, *args):
     """Run `fn(*static, *args)` compiled for these static parts and the shapes of `args`."""
     leaves, tree = jax.tree.flatten(args)
     shapes = tuple(jax.typeof(x) if isinstance(x, jax.Array) else jax.typeof(jax.numpy.asarray(x)) for x in leaves)
-    key = (fn, static, tree, shapes, jax.config.jax_enable_x64, jax.default_backend())
+    key = (fn, static, tree, shapes, _x64(), jax.default_backend())
     if key not in _STORE:
         begin = time.perf_counter()
-        _STORE[key] = jax.jit(lambda *a: fn(*static, *a)).lower(*args).compile()
+        _STORE[key] = _compile(lambda *a: fn(*static, *a), args)
         clock.compile += time.perf_counter() - begin
         while len(_STORE) > _MOST:
             _STORE.popitem(last=False)
     _STORE.move_to_end(key)
     return _STORE[key](*args)
+
+
+def _compile(fn: Callable, args: tuple):
+    _COMPILED[0] += 1
+    try:
+        return jax.jit(fn).lower(*args).compile()
+    except ValueError as error:
+        # JAX remembers NumPy constants of a function it has traced in one precision when it traces it in the other.
+        if "verifier errors" not in str(error):
+            raise
+    jax.clear_caches()  # out of the handler: the exception itself would keep those memories alive
+    return jax.jit(fn).lower(*args).compile()
+
+
+def _x64() -> bool:
+    return bool(jax.config.read("jax_enable_x64"))
 
 
 def num_programs() -> int:
@@ -54,8 +71,14 @@ def num_programs() -> int:
 @contextmanager
 def precision():
     """float64 inside a fit on CPUs, the user's own setting elsewhere; the global setting is never changed."""
-    if jax.default_backend() == "cpu":
+    if jax.default_backend() != "cpu" or _x64():
+        yield
+        return
+    before = _COMPILED[0]
+    try:
         with jax.enable_x64(True):
             yield
-    else:
-        yield
+    finally:
+        if _COMPILED[0] > before:
+            # What JAX remembers of a function's NumPy constants would break the user's own float32 use of it.
+            jax.clear_caches()

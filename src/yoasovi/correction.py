@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 from yoasovi.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO = 30
-_CENTRES, _ROUNDS = 2000, 8
+_CENTRES, _ROUNDS = 1000, 5
 WIDER = 2.25  # variance of the wide half of the first pool, relative to q
 
 
@@ -50,24 +50,26 @@ def pool(
     `draw(n, widening)` and `log_q(theta, widening)` describe q, or q with its variance multiplied by `widening`.
     """
     each = max(3 * size, 2000)
-    thetas: list[np.ndarray] = []
-    values: list[np.ndarray] = []
+    theta, values = np.empty((0, 0)), np.empty(0)
     laws: list[Callable[[np.ndarray], np.ndarray]] = []
-    gathered = None
+    gathered = Pool(theta, values)
+    densities: list[np.ndarray] = []  # of every law so far, at every draw so far
     for _ in range(_ROUNDS):
-        if gathered is None:
-            law, theta = _around_q(draw, log_q, each)
-        elif gathered.theta.shape[1] > KERNELS_UP_TO:
-            law, theta = laws[0], draw(each * (len(laws) + 1), 1.0)[-each:]
+        if not laws:
+            law, more = _around_q(draw, log_q, each)
+        elif theta.shape[1] > KERNELS_UP_TO:
+            law, more = laws[0], draw(each * (len(laws) + 1), 1.0)[-each:]
         else:
-            law, theta = _kernels(gathered, each, rng)
-        thetas.append(theta)
-        values.append(log_p(theta))
+            law, more = _kernels(gathered, each, rng)
+        densities = [np.concatenate([old, past(more)]) for old, past in zip(densities, laws, strict=True)]
+        theta = np.concatenate([theta.reshape(-1, more.shape[1]), more])
+        values = np.concatenate([values, log_p(more)])
         laws.append(law)
-        gathered = _weighed(thetas, values, laws)
+        densities.append(law(theta))
+        # All rounds have the same size, so the mixture of all that was drawn is the plain mean of the laws.
+        gathered = Pool(theta, importance_weights(values - logsumexp(densities, axis=0)))
         if gathered.effective_size >= size:
             break
-    assert gathered is not None
     return gathered
 
 
@@ -78,13 +80,6 @@ def _around_q(draw, log_q, n: int):
         return (lambda x: log_q(x, 1.0)), some
     both = np.concatenate([some[: n - n // 2], draw(n // 2, WIDER)])
     return (lambda x: np.logaddexp(log_q(x, 1.0), log_q(x, WIDER)) - np.log(2.0)), both
-
-
-def _weighed(thetas, values, laws) -> Pool:
-    theta, counts = np.concatenate(thetas), [len(t) for t in thetas]
-    shares = np.log(np.asarray(counts) / sum(counts))
-    mixture = logsumexp([share + law(theta) for share, law in zip(shares, laws, strict=True)], axis=0)
-    return Pool(theta, importance_weights(np.concatenate(values) - mixture))
 
 
 def _kernels(so_far: Pool, n: int, rng: np.random.Generator):

@@ -64,6 +64,9 @@ class Law:
         return self.distribution(**{k: biject_to(self._constraint(k))(x) for k, x in params.items()})
 
     def log_prob(self, params, value):
+        if self.distribution is dist.BernoulliLogits:  # NumPyro's has a kink at 0, where fits begin
+            log_odds = params["logits"]
+            return jnp.where(value == 1, jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds))
         return self.law(params).log_prob(value)
 
     def project(self, params):
@@ -157,7 +160,8 @@ class Factorised:
         if unknown := set(given) - {s.name for s in sites}:
             raise ValueError(f"`factors` of `Factorised` names {sorted(unknown)}; the model has {[s.name for s in sites]}.")
         for site in sites:
-            given.setdefault(site.name, factor_for(site.name, _prior_of(model, site)))
+            if site.name not in given:
+                given[site.name] = factor_for(site.name, _prior_of(model, site))
         return Factorised(tuple((s.name, given[s.name]) for s in sites))
 
     def init(self, model: Model, start: Params) -> dict[str, Params]:
@@ -222,7 +226,10 @@ def factor_for(name: str, prior: dist.Distribution) -> Law:
     ):
         if support is known or support == known:
             return Law(law)
-    if isinstance(prior, (dist.CategoricalLogits, dist.CategoricalProbs)):
+    base = prior
+    while isinstance(base, (dist.Independent, dist.ExpandedDistribution)):
+        base = base.base_dist
+    if isinstance(base, (dist.CategoricalLogits, dist.CategoricalProbs)):
         return Law(dist.CategoricalLogits)
     raise ValueError(
         f"`Factorised` has no default law for site {name!r} with support {support}; give one: "

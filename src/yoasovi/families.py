@@ -148,6 +148,8 @@ class Gaussian(ABC):
 
 
 class MeanFieldParams(NamedTuple):
+    """Means and logarithms of scales."""
+
     mean: jax.Array  # (d,)
     log_scale: jax.Array  # (d,)
 
@@ -197,6 +199,8 @@ class MeanField(Gaussian):
 
 
 class FullRankParams(NamedTuple):
+    """Means and a triangular factor, its diagonal as logarithms."""
+
     mean: jax.Array  # (d,)
     log_diagonal: jax.Array  # (d,)
     lower: jax.Array  # (d, d), zero on and above the diagonal
@@ -274,6 +278,8 @@ class FullRank(Gaussian):
 
 
 class LowRankParams(NamedTuple):
+    """Means, logarithms of scales, and the loadings of the common factors."""
+
     mean: jax.Array  # (d,)
     log_scale: jax.Array  # (d,)
     loading: jax.Array  # (d, r)

@@ -108,7 +108,7 @@ class Baseline(NamedTuple):
     """Running means of the weights, subtracted from the next ones: the mean stays, the variance falls."""
 
     weights: Any
-    count: jax.Array
+    seen: jax.Array  # iterations
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,8 @@ class JamesStein:
     reparameterised: ClassVar[bool] = False
 
     def __post_init__(self):
-        check(self.variant in ("code", "paper", "textbook"), "variant", "JamesStein", "code, paper or textbook", self.variant)
+        known = ("code", "paper", "textbook")
+        check(self.variant in known, "variant", "JamesStein", "code, paper or textbook", self.variant)
 
     def init(self, problem, params):
         return ()
@@ -329,6 +330,6 @@ def _centred(part, problem, memory, seen):
         return weights, memory
     centred = jax.tree.map(lambda w, b: w - b, weights, memory.weights)
     # The first iteration has nothing to subtract, so the first mean is taken whole.
-    keep = jnp.where(memory.count == 0, 0.0, part.baseline)
+    keep = jnp.where(memory.seen == 0, 0.0, part.baseline)
     means = jax.tree.map(lambda b, w: keep * b + (1 - keep) * jnp.mean(w, 0), memory.weights, weights)
-    return centred, Baseline(means, memory.count + 1)
+    return centred, Baseline(means, memory.seen + 1)

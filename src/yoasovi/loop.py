@@ -185,8 +185,8 @@ def settle(
     gradients = state.gradients + (spent if pathwise else 0)
     new = State(
         params, incumbent, memory, baseline, verdict.yardstick, verdict.control, patience, step, state.turn + 1, values,
-        gradients, state.accepted + verdict.accept, state.rollbacks + back, state.nonfinite + trip.nonfinite + verdict.nonfinite,
-        nonfinite_run, reason,
+        gradients, state.accepted + verdict.accept, state.rollbacks + back,
+        state.nonfinite + trip.nonfinite + verdict.nonfinite, nonfinite_run, reason,
     )  # fmt: skip
     info = TurnInfo(
         step, values + gradients, verdict.elbo, verdict.gain, verdict.gain_se, verdict.accept, back, verdict.strictness,
@@ -216,7 +216,7 @@ def keep(condition, new, old):
 
 
 def finite(tree) -> jax.Array:
-    """Is every number in the tree finite?"""
+    """Say whether every number in the tree is finite."""
     checks = [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)]
     return jnp.stack(checks).all() if checks else jnp.asarray(True)
 

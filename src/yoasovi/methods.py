@@ -122,7 +122,8 @@ def yoasovi(
     Without gradients, windows of values are regressed instead; a family without a chart takes score steps by Adam.
     """
     rule, patient = Window(tolerance=tolerance, step=step, tempering=_tempering(tempering)), Patience(patience)
-    steps = Method("yoasovi", MonteCarlo(1), RaoBlackwell(0.9), replace(rule, lines=False, step=1.0), Optax("adam", 0.03), patient, 10_000)
+    stepwise, adam = replace(rule, lines=False, step=1.0), Optax("adam", 0.03)
+    steps = Method("yoasovi", MonteCarlo(1), RaoBlackwell(0.9), stepwise, adam, patient, 10_000)
     values = Method("yoasovi", MonteCarlo(1), Values(), ValueWindow(), ValueLine(), patient, 10_000, steps)
     return Method("yoasovi", Mirrored(), NaturalScore(), rule, Natural(momentum, clip), patient, 100_000, values)
 
@@ -158,7 +159,7 @@ def method(name: str | Method, **settings) -> Method:
 
 def summaries() -> dict[str, str]:
     """One line on each method."""
-    return {name: inspect.getdoc(fn).splitlines()[0] for name, fn in METHODS.items()}
+    return {name: (inspect.getdoc(fn) or "").splitlines()[0] for name, fn in METHODS.items()}
 
 
 def _accepting_draws(name, rule, patience, optimizer, learning_rate) -> Method:

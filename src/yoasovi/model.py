@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -125,6 +125,8 @@ class Model:
         The likelihood with local latents summed out, shape (N,); used by DIC and LOO where there are local latents.
     start
         Function of a key giving the point, on the sites' own supports, where the means of q begin.
+    deterministics
+        Function of (params, data) giving further quantities that samples should carry.
 
     Examples
     --------
@@ -141,6 +143,7 @@ class Model:
     differentiable: bool = True
     log_marginal: Callable[[Params, Any], jax.Array] | None = None
     start: Callable[[jax.Array], Params] | None = None
+    deterministics: Callable[[Params, Any], Params] | None = None
     default_family: Any = None
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None
@@ -244,15 +247,22 @@ class HostDensity:
 
     def __call__(self, params, data):
         x = params["x"]
-        out = jax.ShapeDtypeStruct((1,), x.dtype)
+        # Numbers travel as words: JAX would round them to 32 bits on the host's thread, which has the global precision.
+        words = jax.lax.bitcast_convert_type(x, jnp.uint32)
+        out = jax.ShapeDtypeStruct((1, *words.shape[1:]), words.dtype)
         method = "expand_dims" if self.vectorized else "sequential"
-        return jax.pure_callback(self._host, out, x, vmap_method=method)
+        found = jax.pure_callback(partial(self._host, np.dtype(x.dtype)), out, words, vmap_method=method)
+        return jax.lax.bitcast_convert_type(found, x.dtype)
 
-    def _host(self, x):
-        x = np.asarray(x)
-        if not self.vectorized:
-            return np.asarray(self.fn(x), x.dtype).reshape(1)
-        return np.asarray(self.fn(x.reshape(-1, x.shape[-1])), x.dtype).reshape(*x.shape[:-1], 1)
+    def _host(self, dtype, words):
+        x = np.ascontiguousarray(words).view(dtype)
+        wide = dtype.itemsize > 4
+        x = x[..., 0] if wide else x
+        if self.vectorized:
+            value = np.asarray(self.fn(x.reshape(-1, x.shape[-1])), dtype).reshape(*x.shape[:-1], 1)
+        else:
+            value = np.asarray(self.fn(x), dtype).reshape(1)
+        return (value[..., None] if wide else value).view(np.uint32)
 
 
 def _site(name: str, law: Distribution) -> Site:

@@ -346,7 +346,7 @@ def _local(source: Source, looks: tuple[Look, Look]) -> tuple[tuple[str, ...], s
     # A plate is a promise that its members are independent; see that the first is when all others change.
     others = {k: jnp.concatenate([first.values[k][:1], second.values[k][1:]]) for k in names}
     again, _ = source.log_probs({**first.values, **others})
-    own = lambda terms: [float(_per_member(terms[k], first.sites[k], plate)[0]) for k in inside]
+    own = lambda terms: [float(jnp.asarray(_per_member(terms[k], first.sites[k], plate))[0]) for k in inside]
     return (names, plate) if np.allclose(own(first.log_probs), own(again), equal_nan=True) else ((), None)
 
 
@@ -421,7 +421,7 @@ def _with_data(replay: Replay, source: Source, prior) -> tuple[Replay, dict[str,
     except Exception:  # NumPy on an array, or a shape made from one, needs its values: then it is part of the program
         split, data = whole, {}
     if replay.local and not data:  # `Model` takes the number of observations from its data
-        data = {replay.plate: np.arange(replay.size)}
+        data = {str(replay.plate): np.arange(replay.size)}
     return split, data or None
 
 
@@ -487,14 +487,17 @@ def _check_missing(name: str, look: Look) -> None:
 
 def _fault(name: str, look: Look) -> str:
     """Say what is wrong with the parameters of a site's law, if anything."""
-    law = look.sites[name]["fn"]
+    law, lost = look.sites[name]["fn"], lambda x: bool(np.isnan(np.asarray(x, float)).any())
+    nowhere = lost(look.log_probs[name])
+    if name not in look.latents:  # the law of an observation may overflow where latent sites are far off
+        parts = [x for x in jax.tree.leaves(law) if jnp.issubdtype(jnp.result_type(x), np.floating)]
+        return "its law has NaN parameters." if nowhere and any(map(lost, parts)) else ""
     try:
         for layer in _layers(law):
             layer.validate_args()
     except ValueError as error:
         return str(error)
-    lost = name in look.latents and np.isnan(look.log_probs[name]).any()
-    return f"the log probability of its {type(law).__name__} law is NaN." if lost else ""
+    return f"the log probability of its {type(law).__name__} law is NaN." if nowhere else ""
 
 
 def _layers(law: dist.Distribution) -> Iterator[dist.Distribution]:

@@ -92,7 +92,7 @@ class Fit:
 
     def _constrain(self, theta) -> dict[str, np.ndarray]:
         with precision():
-            static = (self.model.density, self.family)
+            static = (self.model.density, self.family, self.model.deterministics)
             out = call(Clock(), _constrain_all, static, as_arrays(self.model.inputs), as_arrays(theta))
             return {k: np.asarray(v) for k, v in out.items()}
 
@@ -203,8 +203,12 @@ def _ratio_block(density, family, inputs, params, key):
     return jax.lax.map(lambda u: problem.elbo(params, u), uniform, batch_size=100)
 
 
-def _constrain_all(density, family, inputs, theta):
-    return jax.vmap(lambda x: family.constrain(density, inputs, x))(theta)
+def _constrain_all(density, family, deterministics, inputs, theta):
+    def one(x):
+        params = family.constrain(density, inputs, x)
+        return params if deterministics is None else {**params, **deterministics(params, inputs.data)}
+
+    return jax.lax.map(one, theta, batch_size=100)
 
 
 def _likelihood(fn, data, params):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,10 +52,12 @@ def centre_and_scale(model: Model, key: jax.Array, scattered: bool) -> tuple[jax
             centre = np.asarray(inverse(jnp.asarray(given[site.name], float)))
         centres.append(np.ravel(centre))
         scales.append(np.ravel(scale))
-    centre, scale = jnp.asarray(np.concatenate(centres), float), jnp.asarray(np.concatenate(scales), float)
-    spread = jnp.minimum(scale, 2.0) if scattered else 0.1 * jnp.minimum(scale, 1.0)
-    spread = jnp.where(model.start is None, spread, 0.0)  # a model's own start is as random as it wants to be
-    return centre + spread * jax.random.normal(k_jitter, centre.shape), jnp.minimum(scale, 1.0)
+    middle, width = np.concatenate(centres), np.concatenate(scales)
+    spread = np.minimum(width, 2.0) if scattered else 0.1 * np.minimum(width, 1.0)
+    if model.start is not None:
+        spread = 0.0 * spread  # a model's own start is as random as it wants to be
+    jittered = middle + spread * np.asarray(jax.random.normal(k_jitter, middle.shape))
+    return jnp.asarray(jittered, float), jnp.asarray(np.minimum(width, 1.0), float)
 
 
 def cold_start(model: Model, family, key: jax.Array, scattered: bool = False) -> Any:
@@ -79,7 +82,8 @@ def warm_start(model: Model, family, key: jax.Array, clock: Clock, scattered: bo
 
 def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1) -> tuple[np.ndarray, int]:
     """L-BFGS from x, until two steps in a row gain less than `enough` nats or `budget` gradients are spent."""
-    best, spent, lasts = [-np.inf, x], [0], [-np.inf, 0]
+    best: list[Any] = [-np.inf, x]
+    spent, lasts = [0], [-np.inf, 0]
 
     def loss(x):
         if spent[0] >= budget:
@@ -99,10 +103,8 @@ def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1) -
         if lasts[1] >= 2:
             raise StopIteration
 
-    try:
+    with suppress(StopIteration):
         minimize(loss, x, jac=True, method="L-BFGS-B", callback=calm, options={"maxcor": 20, "ftol": 0, "gtol": 0})
-    except StopIteration:
-        pass
     return best[1], spent[0]
 
 

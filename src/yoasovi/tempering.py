@@ -80,6 +80,8 @@ class Linear(_Memoryless):
 
 
 class WarmupMemory(NamedTuple):
+    """Where a warm-up stands."""
+
     strictness: jax.Array
     seen: jax.Array
     turns: jax.Array

@@ -9,7 +9,7 @@ incumbent's; the incumbent's coefficients say where the next window stands.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from yoasovi.acceptance import INCUMBENT, VALUES, Plan, Verdict
 from yoasovi.charts import Chart, chart, num_labels
 from yoasovi.errors import check, positive_integer, positive_number
 from yoasovi.gradients import Problem, look, total
+from yoasovi.lines import BLIND, Line, fit_line, newton, promise
 
 # ---- the gradient part -------------------------------------------------------------------------------------
 
@@ -58,7 +59,8 @@ class Values:
         return seen._replace(ratio=jnp.ones_like(seen.elbo))  # ratios enter observation by observation
 
     def direction(self, problem, params, memory, uniform, seen):
-        there, terms, theta, pieces = _chart(problem), *jax.tree.map(lambda x: x[0], (seen.terms, seen.theta, seen.pieces))
+        there = _chart(problem)
+        terms, theta, pieces = jax.tree.map(lambda x: x[0], (seen.terms, seen.theta, seen.pieces))
         log_probs, labels = there.log_probs(params), {k: theta[k] for k in there.labels}
         wide = there.log_probs(self._drawn_from(there, params))
         ratios = {k: jnp.exp(_pick(log_probs[k], z) - _pick(wide[k], z)) for k, z in labels.items()}
@@ -76,21 +78,11 @@ class Values:
 # ---- the optimiser part ------------------------------------------------------------------------------------
 
 
-class Line(NamedTuple):
-    """Coefficients of a window's values, with the variances of their errors."""
-
-    slope: jax.Array  # (P,) on t
-    slope_noise: jax.Array
-    bend: jax.Array  # (P,) on t^2 - 1; zero where t is not the noise of a Normal
-    bend_noise: jax.Array
-    lost: jax.Array  # share of the draws that were not finite
-
-
 class Table(NamedTuple):
-    """What each value of a local latent was worth: E[log p of its observation | label], (N, K), and how often it was seen."""
+    """What each label of a local site was worth, E[log p of its observation | label], and how often it was seen; (N, K)."""
 
     worth: jax.Array
-    count: jax.Array
+    seen: jax.Array
 
 
 class Memory(NamedTuple):
@@ -117,7 +109,7 @@ class Forecast(NamedTuple):
     promise: jax.Array  # gain of a full step, global sites (nats)
     local_promise: jax.Array  # and local sites
     lost: jax.Array
-    count: jax.Array  # draws
+    draws: jax.Array
 
 
 @dataclass(frozen=True)
@@ -161,10 +153,9 @@ class ValueLine:
             value = value + jnp.sum(ratio * excess) + expected
         hot = {k: jax.nn.one_hot(z, record.sums[k].shape[-1], dtype=each.dtype) for k, z in direction.labels.items()}
         put = lambda store, row: store.at[i].set(row, mode="drop")
-        return Record(
-            put(record.features, direction.features), put(record.values, value),
-            {k: record.sums[k] + h * each[:, None] for k, h in hot.items()}, {k: record.counts[k] + h for k, h in hot.items()},
-        )  # fmt: skip
+        sums = {k: record.sums[k] + h * each[:, None] for k, h in hot.items()}
+        counts = {k: record.counts[k] + h for k, h in hot.items()}
+        return Record(put(record.features, direction.features), put(record.values, value), sums, counts)
 
     def propose(self, problem, start, trip, plan):
         """Give where the window stood, with what it tells of that place."""
@@ -176,11 +167,11 @@ class ValueLine:
         return start, Memory(line, tables), forecast
 
     def _absorbed(self, old: Table, sums, counts) -> Table:
-        before = jnp.minimum(old.count, self.recall)
+        before = jnp.minimum(old.seen, self.recall)
         count = before + counts
         finite = jnp.isfinite(sums)
-        worth = jnp.where(finite, (old.worth * before + jnp.where(finite, sums, 0.0)) / jnp.maximum(count, 1e-30), old.worth)
-        return Table(worth, jnp.where(finite, count, old.count))
+        worth = (old.worth * before + jnp.where(finite, sums, 0.0)) / jnp.maximum(count, 1e-30)
+        return Table(jnp.where(finite, worth, old.worth), jnp.where(finite, count, old.seen))
 
     def depart(self, problem, params, memory, control):
         """Stand where the incumbent's line and tables point."""
@@ -199,100 +190,18 @@ class ValueLine:
         return memory
 
 
-def fit_line(there: Chart, features: jax.Array, values: jax.Array, count: jax.Array) -> tuple[Line, jax.Array, jax.Array]:
-    """Least squares of the first `count` values on [1, t, t^2 - 1 of Normals, t_i t_j]; gives (line, elbo, its error).
-
-    Products of features of independent parts have mean zero too; they only lower the residual, and join once there
-    are four draws to a coefficient. Errors are those of the jackknife. Values that are not finite count as the lowest seen.
-    """
-    used = jnp.arange(len(values)) < count
-    ok = used & jnp.isfinite(values) & jnp.isfinite(features).all(1)
-    good = jnp.maximum(ok.sum(), 1)
-    t = jnp.where(ok[:, None], features, 0.0)
-    lowest = jnp.min(jnp.where(ok, values, jnp.inf), initial=jnp.inf)
-    middle = jnp.sum(jnp.where(ok, values, 0.0)) / good
-    f = jnp.where(ok, values, jnp.where(used & jnp.isfinite(lowest), lowest, middle)) - middle
-    bells = np.flatnonzero(there.normal)
-    columns, ridge = [used[:, None] * jnp.ones(1), t, jnp.where(ok[:, None], t[:, bells] ** 2 - 1.0, 0.0)], _ridge(there, count)
-    i, j = pairs(there)
-    if len(i):
-        enough = count >= 4 * (1 + t.shape[1] + len(bells) + len(i))
-        columns.append(t[:, i] * t[:, j] * enough)
-    x = jnp.concatenate(columns, 1)
-    inverse = jnp.linalg.inv(x.T @ x + jnp.diag(ridge))
-    found = inverse @ (x.T @ f)
-    weights = x @ inverse
-    left = (f - x @ found) * used / jnp.clip(1.0 - jnp.sum(weights * x, 1), 0.1, 1.0)
-    noise = jnp.sum((weights * left[:, None]) ** 2, 0)
-    width = t.shape[1]
-    spread = lambda v: jnp.zeros(width).at[bells].set(v[1 + width : 1 + width + len(bells)])
-    lost = 1.0 - ok.sum() / jnp.maximum(used.sum(), 1)
-    line = Line(found[1 : 1 + width], noise[1 : 1 + width], spread(found), spread(noise), lost)
-    return line, jnp.where(ok.any(), found[0] + middle, -jnp.inf), jnp.sqrt(noise[0]) + 1e-12
-
-
-def pairs(there: Chart) -> tuple[np.ndarray, np.ndarray]:
-    """Give the pairs of features that belong to independent parts of q, if they are few enough to be regressed on."""
-    width = there.normal.size
-    if width > _MOST_FOR_PAIRS:
-        return np.zeros(0, int), np.zeros(0, int)
-    i, j = np.triu_indices(width, 1)
-    apart = there.element[i] != there.element[j]
-    return i[apart], j[apart]
-
-
-# With more features, products would ask for windows of more than 1,000 draws.
-_MOST_FOR_PAIRS = 20
-
-
-def _ridge(there: Chart, count):
-    """Almost nothing for Normals; one draw's worth for other laws, so that a statistic never seen moves nothing."""
-    i, j = pairs(there)
-    plain = np.concatenate([[True], there.normal, np.ones(there.normal.sum(), bool), there.normal[i] & there.normal[j]])
-    first = np.arange(plain.size) == 0
-    return jnp.where(first, 1.0 * (count == 0), jnp.where(plain, 1e-6 * jnp.maximum(count, 1), 1.0))
-
-
-def newton(there: Chart, line: Line, length: jax.Array, trust: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Give the shift along t and the change of the logarithm of Normal scales, shrunk by how far noise explains them.
-
-    For a Normal the precision of the target in q's units is 1 - 2 bend, and its mean slope / (1 - 2 bend).
-    """
-    bells = there.normal
-    slope = jnp.where(
-        bells, _shrunk(line.slope * bells, line.slope_noise * bells), _shrunk(line.slope * ~bells, line.slope_noise * ~bells)
-    )
-    bend = _shrunk(line.bend, line.bend_noise)
-    precision = jnp.where(bells, jnp.clip(1.0 - 2.0 * bend, 1.0 / trust, trust), 1.0)
-    far = jnp.where(bells, 1.5 * jnp.sqrt(trust), jnp.inf)
-    shift, stretch = jnp.clip(length * slope / precision, -far, far), -0.5 * length * jnp.log(precision)
-    # Half of the draws were not finite: nothing to go by, so draw closer to the mean.
-    blind = line.lost > 0.5
-    return jnp.where(blind, 0.0, shift), jnp.where(blind, -jnp.log(2.0) * bells, stretch)
-
-
-def promise(line: Line) -> jax.Array:
-    """Give the gain a full step still promises, less what noise alone would promise."""
-    precision = jnp.clip(1.0 - 2.0 * line.bend, 0.1, 10.0)
-    gain = 0.5 * (line.slope**2 - line.slope_noise) / precision + line.bend**2 - line.bend_noise
-    return jnp.maximum(jnp.sum(gain), 0.0)
-
-
-def _shrunk(x, noise):
-    """Positive-part James-Stein: 1 - sum of noise / sum of squares."""
-    return x * jnp.maximum(0.0, 1.0 - jnp.sum(noise) / jnp.maximum(jnp.sum(x**2), 1e-300))
-
-
 def _known(table: Table, log_probs, centred: bool):
     """Give what is known of log p - log q of each label; a label never seen is worth the mean of the others."""
-    seen, weight = table.count > 0, jnp.where(table.count > 0, jnp.exp(log_probs), 0.0)
+    seen = table.seen > 0
+    weight = jnp.where(seen, jnp.exp(log_probs), 0.0)
     mean = jnp.sum(weight * table.worth, -1, keepdims=True) / jnp.maximum(jnp.sum(weight, -1, keepdims=True), 1e-300)
     return jnp.where(seen, table.worth, mean) - (mean if centred else 0.0) - log_probs
 
 
 def _pull(table: Table, log_probs):
     """Give the natural gradient of the logits: worth - log q, centred; zero for labels never seen."""
-    seen, weight = table.count > 0, jnp.where(table.count > 0, jnp.exp(log_probs), 0.0)
+    seen = table.seen > 0
+    weight = jnp.where(seen, jnp.exp(log_probs), 0.0)
     pull = table.worth - log_probs
     mean = jnp.sum(weight * pull, -1, keepdims=True) / jnp.maximum(jnp.sum(weight, -1, keepdims=True), 1e-300)
     return jnp.where(seen, pull - mean, 0.0)
@@ -301,7 +210,7 @@ def _pull(table: Table, log_probs):
 def _local_promise(table: Table, log_probs):
     """Give KL(q || softmax of the table), summed over observations whose labels were all seen."""
     gap = jnp.sum(jnp.exp(log_probs) * (log_probs - jax.nn.log_softmax(table.worth, -1)), -1)
-    return jnp.sum(jnp.where((table.count > 0).all(-1), gap, 0.0))
+    return jnp.sum(jnp.where((table.seen > 0).all(-1), gap, 0.0))
 
 
 def _pick(rows, z):
@@ -386,22 +295,24 @@ class ValueWindow:
 
     def judge(self, key, control, problem, journey, yardstick, t):
         seen = journey.forecast
-        first, again = ~jnp.isfinite(yardstick), control.again  # nothing to compare with
+        first = ~jnp.isfinite(yardstick) | (control.lost > BLIND)  # nothing to compare with
+        again = control.again
         gain, se = seen.elbo - yardstick, jnp.hypot(seen.se, control.se)
         lost = seen.lost > control.lost + 0.05  # a window that falls off the support more often is no better
         worse = ~(gain >= -self.sure * se) | lost | ~journey.finite
         better = ~worse & (gain > self.sure * se) & (gain > 0.02)
         flat = ~worse & ~better & (jnp.abs(gain) + self.sure * se < self.flat)
         # A window cut short by `max_steps` may win, but no doubt is read in its favour.
-        cut = seen.count < control.size
-        enough = ~cut | (better & (seen.count >= self.first(problem)))
+        cut = seen.draws < control.size
+        enough = ~cut | (better & (seen.draws >= self.first(problem)))
         accept = first | (enough & (again | ~worse))
         settled = first | again | cut
         promised = (seen.promise > self.tolerance) | (seen.local_promise > self.local_tolerance)
         adapted = self._adapted(problem, control, better, worse, flat, promised)
         rest = control._replace(again=jnp.asarray(False))
         control = jax.tree.map(lambda a, b: jnp.where(settled, a, b), rest, adapted)
-        control = control._replace(se=jnp.where(accept, seen.se, control.se), lost=jnp.where(accept, seen.lost, control.lost))
+        se_kept, lost_kept = jnp.where(accept, seen.se, control.se), jnp.where(accept, seen.lost, control.lost)
+        control = control._replace(se=se_kept, lost=lost_kept)
         return Verdict(
             accept=accept, rollback=~accept, resume=jnp.asarray(INCUMBENT), missed=flat & ~promised & ~settled,
             progressed=better & ~settled, settled=jnp.asarray(False), stuck=jnp.asarray(False),
@@ -422,9 +333,8 @@ class ValueWindow:
             ],
             jnp.maximum(0.9 * length, 0.05),
         )  # fmt: skip
-        trust = jnp.select(
-            [worse, better], [jnp.maximum(2.0, jnp.sqrt(control.trust)), jnp.minimum(2.0 * control.trust, 1e4)], control.trust
-        )
+        trust = jnp.where(better, jnp.minimum(2.0 * control.trust, 1e4), control.trust)
+        trust = jnp.where(worse, jnp.maximum(2.0, jnp.sqrt(trust)), trust)
         grow = again | ~(worse | better)
         size = jnp.where(grow, jnp.minimum(1.5 * control.size, self.capacity(problem)).astype(int), control.size)
         return control._replace(size=size, length=length, trust=trust, refusals=jnp.where(again, 0, refusals), again=again)

@@ -19,6 +19,7 @@ from yoasovi.errors import positive_integer, positive_number
 from yoasovi.gradients import Problem, total
 from yoasovi.tempering import Logarithmic, Tempering
 
+
 class WindowControl(NamedTuple):
     """What the rule adapts from window to window."""
 
@@ -174,7 +175,7 @@ class Window:
         others = jax.tree.map(lambda a, b: jnp.stack([a, b]), journey.incumbent, journey.end)
         compare = lambda x: paired_gain(x[0], problem, journey.candidate, x[1], x[2])
         gains = jax.lax.map(compare, (jax.random.split(k_gain), others, most))
-        gain, noise = (jax.tree.map(lambda x: x[i], gains) for i in (0, 1))
+        gain, noise = (Gain(*[x[i] for x in gains]) for i in (0, 1))
         mean = jnp.where(journey.finite, gain.mean, -jnp.inf)
         se = jnp.where(journey.finite, gain.se, 0.0)
         flat = max(self.flat, problem.density.dim / 3000)

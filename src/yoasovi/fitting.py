@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from yoasovi.acceptance import open_uniform
 from yoasovi.compiling import Clock, call, precision
 from yoasovi.diagnostics import Estimate, estimate
 from yoasovi.errors import check, positive_integer
 from yoasovi.factorised import Factorised
 from yoasovi.families import FullRank, Gaussian, LowRank, MeanField
+from yoasovi.gradients import Problem
 from yoasovi.loop import Program, run_chunk, start
 from yoasovi.methods import Method, method as named
 from yoasovi.model import Model
@@ -127,7 +129,8 @@ def choose_family(model: Model, method: Method, family: Any) -> tuple[Any, str]:
         return family.complete(model), why
     check(isinstance(family, Gaussian), "family", "fit", f"auto, {', '.join(FAMILIES)} or a family", family)
     if discrete:
-        raise ValueError(f"`family` of `fit` is {family.name}, a Gaussian, but {', '.join(discrete)} cannot be; use Factorised().")
+        names = ", ".join(discrete)
+        raise ValueError(f"`family` of `fit` is {family.name}, a Gaussian, but {names} cannot be; use Factorised().")
     return family, why
 
 
@@ -150,12 +153,12 @@ def _fit(model, method, family, why, seed, max_steps, restarts, progress, nonfin
                 rows.append(jax.tree.map(np.asarray, info))
                 show(state, rows[-1])
                 if nonfinite == "raise" and int(np.sum(state.nonfinite)):
-                    raise FloatingPointError(_blame(model, family, jax.tree.map(lambda x: x[0], state.params), seed, clock))
+                    raise FloatingPointError(_blame(model, family, lane(state.params, 0), seed))
         except KeyboardInterrupt:
             reason = StopReason.INTERRUPTED
     elbos, ratios = [], []
     for r in range(restarts):
-        ratios.append(fresh_ratios(model, family, jax.tree.map(lambda x: x[r], state.incumbent), seed, _ELBO_DRAWS, clock))
+        ratios.append(fresh_ratios(model, family, lane(state.incumbent, r), seed, _ELBO_DRAWS, clock))
         elbos.append(estimate(ratios[-1]))
     best = int(np.argmax([e.value for e in elbos]))  # common noise: the restarts are compared on paired draws
     state = jax.tree.map(lambda x: np.asarray(x)[best], state)
@@ -208,17 +211,16 @@ def _trace(rows, best: int) -> dict[str, np.ndarray]:
     return {k: v[done] for k, v in columns.items()}
 
 
-def _blame(model, family, params, seed, clock) -> str:
+def lane(tree, r: int):
+    """Give one restart's part of stacked arrays."""
+    return jax.tree.map(lambda x: x[r], tree)
+
+
+def _blame(model, family, params, seed) -> str:
     """Find which term of log p is not finite, for the message."""
-    from yoasovi.gradients import Problem
-
-    def look(density, family, inputs, params, key):
-        problem = Problem(density, family, inputs)
-        from yoasovi.acceptance import open_uniform
-
-        return jax.vmap(lambda u: problem.terms(problem.draw(params, u)))(open_uniform(key, (200, family.noise_size(density))))
-
-    terms = jax.jit(look, static_argnums=(0, 1))(model.density, family, as_arrays(model.inputs), params, jax.random.key(seed))
+    problem = Problem(model.density, family, as_arrays(model.inputs))
+    uniform = open_uniform(jax.random.key(seed), (200, family.noise_size(model.density)))
+    terms = jax.jit(jax.vmap(lambda u: problem.terms(problem.draw(params, u))))(uniform)
     bad = [f"prior of {k!r}" for k, v in terms.prior.items() if not np.isfinite(v).all()]
     bad += [f"prior of latent {k!r}" for k, v in terms.local.items() if not np.isfinite(v).all()]
     bad += ["the likelihood"] if not np.isfinite(terms.likelihood).all() else []

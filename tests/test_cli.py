@@ -1,0 +1,336 @@
+"""The command line, as a user meets it, and the README's commands and example."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from yoasovi import Model
+from yoasovi.cli import BUILT_INS, app, find_model, number, parse_setting
+from yoasovi.draws import Halton
+from yoasovi.methods import METHODS
+from yoasovi.tempering import Constant, Linear, Logarithmic, Warmup
+
+ROOT = Path(__file__).parents[1]
+QUICK = ["--method", "advi", "--max-steps", "300"]
+
+MODELS = """
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import yoasovi as yo
+from numpyro.handlers import reparam, seed, trace
+from numpyro.infer.reparam import LocScaleReparam
+from yoasovi.numpyro import from_numpyro
+
+print("a model that talks")
+y = jnp.array([1.0, 2.0, 4.0])
+ready = yo.Model(prior={"m": dist.Normal(0, 1)}, log_likelihood=lambda p, y: dist.Normal(p["m"], 1).log_prob(y), data=y)
+
+def plain():
+    m = numpyro.sample("m", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(m, 1), obs=y)
+
+def plated():
+    with numpyro.plate("groups", 3):
+        m = numpyro.sample("m", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(m, 1), obs=y)
+
+handled = reparam(plated, config={"m": LocScaleReparam(0.0)})
+
+def returns_model():
+    return ready
+
+def returns_function():
+    return plain
+
+def returns_converted():
+    return from_numpyro(plain)
+
+def simulates_first():
+    data = trace(seed(plain, 0)).get_trace()["y"]["value"]
+    return from_numpyro(plain) if data.shape == (3,) else None
+
+def needs(data):
+    return ready
+
+def returns_none():
+    return None
+
+def fails():
+    return 1 / 0
+
+def talks():
+    numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal(0, 1)), 1), obs=y)
+    print("traced")
+
+density = yo.Model.from_log_density(lambda p: -0.5 * p["x"] ** 2, {"x": dist.constraints.real})
+three = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MODELS)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("YOASOVI_TRACEBACK", raising=False)
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(app, [str(a) for a in args])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def refused(*args):
+    """Run what must fail; give its one line."""
+    result = run(*args, code=2)
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("yoasovi: "), result.stderr
+    assert result.stdout == ""
+    return lines[0]
+
+
+# ---- lists -----------------------------------------------------------------------------------------------
+
+
+def test_methods_has_one_line_for_each():
+    lines = run("methods").stdout.splitlines()
+    assert [line.split()[0] for line in lines if line.strip() and "─" not in line] == ["method", *METHODS]
+    assert max(map(len, lines)) <= 120
+
+
+def test_methods_with_a_name_lists_its_settings():
+    text = run("methods", "qmcvi").stdout
+    assert "learning_rate" in text and "Sobol" in text
+
+
+def test_help_says_that_a_path_runs_code_and_names_the_built_ins():
+    text = " ".join(run("fit", "--help").stdout.split())
+    assert "path.py:name runs the code in that file" in text
+    assert all(name in text for name in BUILT_INS)
+    assert "compare" in run("--help").stdout
+    assert "Usage" in run().stdout
+    assert run("--version").stdout.startswith("yoasovi ")
+
+
+# ---- fit -------------------------------------------------------------------------------------------------
+
+
+def test_fit_prints_one_json_object():
+    answer = json.loads(run("fit", "logistic", *QUICK, "--seed", 3, "--json").stdout)
+    assert set(answer["elbo"]) == {"value", "se"} and answer["elbo"]["se"] > 0
+    assert answer["converged"] is False and answer["stop_reason"] == "max_steps"
+    assert answer["counts"]["steps"] == answer["counts"]["gradients"] == 300
+    assert answer["seconds"]["compile"] > 0 and answer["seconds"]["run"] > 0
+    assert (answer["model"], answer["method"], answer["seed"]) == ("logistic", "advi", 3)
+
+
+def test_fit_prints_a_table_and_on_request_the_parameters():
+    text = run("fit", "mixture-2-2", "--method", "yoasovi-metropolis", "--max-steps", 60, "--summary").stdout
+    for word in ("factorised", "steps", "values", "gradients", "compile", "reported", "ELBO on fresh", "±", "DIC"):
+        assert word in text
+    assert "max_steps: Ran out of steps" in text and "mu[1,1]" in text
+
+
+def test_fit_takes_a_family_settings_and_restarts():
+    args = ["--set", "learning-rate=0.05", "--set", "optimizer=rmsprop", "--set", "draws=2", "--restarts", 2, "--json"]
+    answer = json.loads(run("fit", "logistic", *QUICK, *args, "--family", "low_rank").stdout)
+    assert answer["counts"]["gradients"] == 600 and answer["family"] == "low_rank"
+
+
+def test_settings_are_read_as_literals_words_and_temperings():
+    assert parse_setting("tempering", "log:2") == Logarithmic(2)
+    assert parse_setting("tempering", "constant:1.5") == Constant(1.5)
+    assert parse_setting("tempering", "linear:0.1:15:2500") == Linear(0.1, 15, 2500)
+    assert parse_setting("tempering", "warmup") == Warmup()
+    assert parse_setting("sequence", "halton") is Halton
+    assert [parse_setting("x", t) for t in ("3", "1e-3", "None", "True", "adam")] == [3, 1e-3, None, True, "adam"]
+
+
+@pytest.mark.parametrize("name", BUILT_INS)
+def test_every_built_in_is_a_model(name):
+    assert isinstance(find_model(name), Model)
+    assert find_model(name, "advi") is find_model(name, "mcvi")
+
+
+# ---- compare ---------------------------------------------------------------------------------------------
+
+
+def test_compare_shows_each_method_and_why_one_cannot_run():
+    text = run("compare", "mixture-2-2", "--methods", "yoasovi-metropolis,advi", "--max-steps", 60).stdout
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert any(re.match(r" yoasovi-metropolis +60\* +60 +0 ", line) for line in lines)
+    assert any(re.match(r" advi +cannot run: needs ", line) for line in lines)
+    for word in ("a lucky one", "fresh draws", "coordinate ascent", "the paper's, raw and clipped, for yoasovi-metropolis"):
+        assert word in " ".join(text.split())
+
+
+def test_compare_in_a_narrow_terminal_gives_two_tables_that_fit(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("compare", "mixture-2-2", "--methods", "bbvi-rb,yoasovi-metropolis", "--max-steps", 60).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith(" yoasovi-metropolis ") for line in lines) == 2
+    assert not any("…" in line for line in lines)
+
+
+def test_compare_over_seeds_gives_means_and_all_fits_as_json():
+    args = ["compare", "logistic", "--methods", "advi,mcvi", "--seeds", 2, "--max-steps", 100, "--set", "draws=3"]
+    assert "draws ± SD" in run(*args).stdout
+    answer = json.loads(run(*args, "--json").stdout)
+    assert [(x["method"], x["seed"]) for x in answer["methods"]] == [("advi", 0), ("advi", 1), ("mcvi", 0), ("mcvi", 1)]
+    assert answer["optimum"] is None
+
+
+def test_a_method_that_cannot_run_is_an_object_with_the_error():
+    answer = json.loads(run("compare", "mixture-2-2", "--methods", "advi", "--json").stdout)
+    assert answer["methods"][0]["method"] == "advi" and "differentiable" in answer["methods"][0]["error"]
+    assert answer["optimum"] == pytest.approx(-1790.01, abs=0.01)
+
+
+def test_numbers_are_short_whatever_their_size():
+    assert [number(x) for x in (-2634.28, 0.071, -4.68e137, 123456.7)] == ["-2,634.3", "0.07", "-4.7e137", "123,457"]
+    assert number(float("-inf")) == "-inf"
+
+
+# ---- models of one's own ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ready", "plain", "plated", "handled", "returns_model", "returns_function", "returns_converted", "simulates_first"],
+)
+def test_a_path_may_name_a_model_a_numpyro_function_or_a_function_returning_one(file, name):
+    assert isinstance(find_model(f"{file}:{name}"), Model)
+
+
+def test_what_a_model_file_prints_does_not_get_into_the_json(file):
+    result = run("fit", f"{file}:talks", *QUICK, "--json")
+    assert json.loads(result.stdout)["counts"]["steps"] == 300
+    assert "a model that talks" in result.stderr and "traced" in result.stderr
+
+
+def test_a_density_has_no_dic(file):
+    assert json.loads(run("fit", f"{file}:density", *QUICK, "--json").stdout)["dic"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("absent", "has no 'absent'"),
+        ("needs", "needs arguments (data)"),
+        ("returns_none", "it returned None"),
+        ("fails", "ZeroDivisionError: division by zero (line"),
+        ("three", "is no model"),
+    ],
+)
+def test_what_is_no_model_is_refused_in_one_line(file, name, says):
+    # The file prints a line of its own when it is run.
+    result = run("fit", f"{file}:{name}", code=2)
+    spoken, line = result.stderr.splitlines()
+    assert spoken == "a model that talks" and line.startswith("yoasovi: ") and says in line
+
+
+def test_a_file_that_fails_to_import_is_named_with_its_error(tmp_path):
+    for text, says in (
+        ("x = 1\nimport nothing_of_this_name\n", "No module named 'nothing_of_this_name' (line 2)"),
+        ("def f(:\n", "SyntaxError"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+    ):
+        path = tmp_path / "broken.py"
+        path.write_text(text)
+        find_model.__globals__["_from_file"].cache_clear()
+        line = refused("fit", f"{path}:model")
+        assert f"{path} failed to import: " in line and says in line
+    assert "no file" in refused("fit", tmp_path / "absent.py:model")
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["fit"], "Missing argument 'MODEL'"),
+        (["fti", "linear"], "No such command 'fti'"),
+        (["fit", "lineer"], "no model 'lineer'"),
+        (["fit", "linear", "--method", "avdi"], "Did you mean 'advi'?"),
+        (["fit", "linear", "--family", "round"], "`family` of `fit` must be auto,"),
+        (["fit", "mixture-2-2", "--method", "advi"], "needs a family with a differentiable draw"),
+        (["fit", "linear", "--max-steps", "0"], "`max_steps` of `fit` must be a positive integer; got 0."),
+        (["fit", "linear", "--max-steps", "many"], "--max-steps"),
+        (["fit", "linear", "--restarts", "0"], "`restarts`"),
+        (["fit", "linear", "--colour"], "No such option"),
+        (["fit", "linear", "--set", "patience"], "NAME=VALUE"),
+        (["fit", "linear", "--method", "advi", "--set", "patience=3"], "advi has no setting 'patience'"),
+        (["fit", "linear", "--set", "tempering=log:0"], "--set tempering must look like"),
+        (["fit", "linear", "--set", "tempering=cold"], "--set tempering must look like"),
+        (["fit", "linear", "--method", "qmcvi", "--set", "sequence=primes"], "sobol or halton"),
+        (["fit", "linear", "--method", "advi", "--set", "learning_rate=fast"], "yoasovi: "),
+        (["methods", "avdi"], "Did you mean 'advi'?"),
+        (["compare", "linear", "--methods", ","], "`methods` of `compare`"),
+        (["compare", "linear", "--methods", "advi,nuts"], "got 'nuts'"),
+        (["compare", "linear", "--seeds", "0"], "`seeds` of `compare` must be a positive integer"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line_with_exit_code_2(args, says):
+    assert says in refused(*args)
+
+
+# ---- from a shell ----------------------------------------------------------------------------------------
+
+
+def shell(*args, **extra):
+    env = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | extra
+    return subprocess.run([sys.executable, "-m", "yoasovi.cli", *args], capture_output=True, text=True, env=env, timeout=300)
+
+
+def test_a_mistake_leaves_no_traceback_in_a_shell_unless_asked_for():
+    quiet, loud = shell("fit", "nothing"), shell("fit", "nothing", YOASOVI_TRACEBACK="1")
+    assert quiet.returncode == 2 and quiet.stdout == "" and len(quiet.stderr.splitlines()) == 1
+    assert "Traceback" in loud.stderr
+
+
+def test_a_fit_in_a_pipe_is_silent_on_stderr():
+    result = shell("fit", "eight-schools", *QUICK, "--json")
+    assert result.returncode == 0 and result.stderr == ""
+    assert json.loads(result.stdout)["model"] == "eight-schools"
+
+
+# ---- the README ------------------------------------------------------------------------------------------
+
+
+def test_the_example_in_the_readme_runs(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(block.strip().splitlines()) == 10
+    scope = {}
+    exec(compile(block, "README.md", "exec"), scope)
+    assert scope["fit"].converged
+    assert "ELBO" in capsys.readouterr().out
+
+
+def test_the_readme_names_every_method_and_only_commands_that_exist():
+    text = (ROOT / "README.md").read_text()
+    assert all(f"`{name}`" in text for name in METHODS)
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"demo", "test", "check", "bench"} <= set(targets)
+    assert set(re.findall(r"make (demo|test|check|bench|[a-z]+)\s+#", text)) <= set(targets)
+    commands = run("--help").stdout
+    assert all(f"  {name} " in commands for name in re.findall(r"^yoasovi (\w+)", text, re.MULTILINE))
+
+
+def test_the_continuous_integration_runs_make_check():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK) and "make check" in script.read_text()
