@@ -13,11 +13,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 import yoasovi as yo
-
-
-def simulate(p, k, n=500, seed=1):
-    rng = np.random.default_rng(seed)
-    return (2.5 * rng.normal(size=(k, p)))[rng.integers(k, size=n)] + rng.normal(size=(n, p))
+from yoasovi.experiments import simulate
 
 
 def logistic(n=200, d=5, seed=0):
@@ -92,7 +88,7 @@ def bernoulli_optimum(cube, evidence, starts=20, sweeps=100):
 
 
 def row(name, gaps, fits, seconds, allowed):
-    steps = [f.num_values for f in fits]
+    steps = [f.num_steps for f in fits]  # one value per iteration
     good, stopped = sum(g < allowed for g in gaps), sum(f.converged for f in fits)
     print(f"{name:<24}{np.median(gaps):>9.3f}{max(gaps):>9.3f}{f'{good} of {len(gaps)} < {allowed:g}':>17}"
           f"{int(np.median(steps)):>9,}{max(steps):>9,}{stopped:>9}{seconds:>9.0f}", flush=True)  # fmt: skip
@@ -101,7 +97,7 @@ def row(name, gaps, fits, seconds, allowed):
 def main(seeds=10):
     print(f"{'':<24}{'gap':>9}{'worst':>9}{'':>17}{'values':>9}{'most':>9}{'stopped':>9}{'seconds':>9}")
     for (p, k), allowed in zip(((2, 2), (2, 3), (3, 4)), (1, 2, 5), strict=True):
-        begin, model = time.time(), yo.models.GaussianMixture(simulate(p, k), k)
+        begin, model = time.time(), yo.models.GaussianMixture(simulate.mixture(p, k), k)
         fits = [yo.fit(model, seed=s, restarts=8, max_steps=10_000) for s in range(seeds)]
         gaps = [model.optimum() - f.elbo.value for f in fits]
         row(f"mixture {p},{k}, best of 8", gaps, fits, time.time() - begin, allowed)

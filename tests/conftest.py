@@ -15,6 +15,13 @@ def x64():
         yield
 
 
+@pytest.fixture(params=[False, True], ids=["float32", "float64"])
+def dtype(request):
+    """Each precision in turn."""
+    with jax.enable_x64(request.param):
+        yield jnp.dtype(jnp.float64 if request.param else jnp.float32)
+
+
 class Conjugate:
     """Bayesian linear regression with known noise: everything about it is known in closed form."""
 
@@ -29,7 +36,9 @@ class Conjugate:
             -0.5 * (self.y @ np.linalg.solve(joint, self.y) + np.linalg.slogdet(joint)[1] + n * np.log(2 * np.pi))
         )
         self.model = yo.Model(
-            prior={"w": dist.Normal(jnp.zeros(d), 1.0).to_event(1)}, log_likelihood=likelihood, data={"X": self.X, "y": self.y}
+            prior={"w": dist.Normal(jnp.zeros(d), 1.0).to_event(1)},
+            log_likelihood=likelihood,
+            data={"X": self.X, "y": self.y},
         )
 
     def elbo(self, mean, factor):

@@ -16,9 +16,8 @@ from numpyro.infer.reparam import CircularReparam, LocScaleReparam, TransformRep
 from numpyro.infer.util import initialize_model, log_density
 
 import yoasovi as yo
-from yoasovi.compiling import num_programs, precision
+from yoasovi.compiling import as_arrays, num_programs, precision
 from yoasovi.numpyro import from_numpyro
-from yoasovi.start import as_arrays
 
 Y = np.array([1.0, 2.0, 4.0])
 
@@ -27,8 +26,15 @@ def points(model, count=2):
     return [jax.random.normal(jax.random.key(k), (model.density.dim,)) for k in range(count)]
 
 
-def log_p(model, flat):
-    return float(model.density.free_terms(as_arrays(model.inputs), flat).total())
+def log_p(model, flats):
+    """At unconstrained points; compiled, as in a fit."""
+    one = jax.jit(lambda inputs, flat: model.density.free_terms(inputs, flat).total())
+    return [float(one(as_arrays(model.inputs), flat)) for flat in flats]
+
+
+def log_p_at(model, params):
+    """At constrained points, labels included."""
+    return jax.jit(lambda inputs, params: model.density.terms(inputs, params).total())(as_arrays(model.inputs), params)
 
 
 def assert_same_density_as_numpyro(model_fn, *args, **kwargs):
@@ -37,10 +43,10 @@ def assert_same_density_as_numpyro(model_fn, *args, **kwargs):
     moving = model.log_likelihood.replay.moving
     with precision():
         info = initialize_model(jax.random.key(0), model_fn, model_args=args, model_kwargs=kwargs, validate_grad=False)
-        for flat in points(model):
-            free = model.density.split(flat)
-            z = {k: free[moving.get(k, k)] for k in info.param_info.z if moving.get(k, k) in free}
-            np.testing.assert_allclose(log_p(model, flat), -float(info.potential_fn(z)), rtol=1e-5, atol=1e-5)
+        potential, flats = jax.jit(info.potential_fn), points(model)
+        frees = map(model.density.split, flats)
+        zs = [{k: free[moving.get(k, k)] for k in info.param_info.z if moving.get(k, k) in free} for free in frees]
+        np.testing.assert_allclose(log_p(model, flats), [-float(potential(z)) for z in zs], rtol=1e-5, atol=1e-5)
     return model
 
 
@@ -181,7 +187,7 @@ def test_scale_around_a_constrained_site_leaves_the_jacobian_alone():
             free = model.density.split(flat)
             params = {**free, "tau": jnp.exp(free["tau"])}
             want = log_density(model_fn, (), {"y": Y}, params)[0] + free["tau"]
-            np.testing.assert_allclose(log_p(model, flat), want, rtol=1e-9)
+            np.testing.assert_allclose(log_p(model, [flat]), [want], rtol=1e-9)
 
 
 def test_masked_missing_values_are_not_missing():
@@ -282,15 +288,15 @@ def test_discrete_sites_of_a_plate_are_local():
     model = from_numpyro(mixture, TWO, 2)
     assert set(model.prior) == {"w", "mu", "s_base"} and set(model.local) == {"z"}  # s: `Factorised` has no law for (0.1, 2)
     with precision():
-        free, inputs = jnp.array(0.3), as_arrays(model.inputs)
+        free, data = jnp.array(0.3), as_arrays(model.inputs).data
         params = {"w": jnp.array([0.3, 0.7]), "mu": jnp.array([-1.0, 2.0]), "s_base": free, "z": jnp.array([0, 1] * 4)}
         to_s = biject_to(constraints.interval(0.1, 2.0))
         own = {**params, "s": to_s(free)}
         want = log_density(mixture, (TWO, 2), {}, own)[0] + to_s.log_abs_det_jacobian(free, own["s"])
-        np.testing.assert_allclose(model.density.terms(inputs, params).total(), want, rtol=1e-9)
+        np.testing.assert_allclose(log_p_at(model, params), want, rtol=1e-9)
         each = jnp.log(params["w"]) + dist.Normal(params["mu"], own["s"]).log_prob(TWO[:, None])
         del params["z"]
-        np.testing.assert_allclose(model.log_marginal(params, inputs.data), logsumexp(each, 1), rtol=1e-9)
+        np.testing.assert_allclose(jax.jit(model.log_marginal)(params, data), logsumexp(each, 1), rtol=1e-9)
 
 
 def test_labels_of_a_mixture_are_found():
@@ -319,8 +325,7 @@ def test_other_discrete_sites_are_global():
     assert not model.local and set(model.prior) == {"p", "first", "count", "b"}
     with precision():
         params = {"p": jnp.array(0.3), "first": jnp.array(1), "count": jnp.array(2), "b": jnp.array([0, 1, 1])}
-        ours = model.density.terms(as_arrays(model.inputs), params).total()
-        np.testing.assert_allclose(ours, log_density(chain, (Y,), {}, params)[0], rtol=1e-9)
+        np.testing.assert_allclose(log_p_at(model, params), log_density(chain, (Y,), {}, params)[0], rtol=1e-9)
     assert {k for k, _ in yo.Factorised().complete(model).factors} == set(model.prior)
 
 

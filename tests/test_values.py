@@ -11,12 +11,12 @@ import pytest
 import yoasovi as yo
 from yoasovi.charts import chart
 from yoasovi.compiling import precision
-from yoasovi.draws import inverse_cdf
 from yoasovi.factorised import Factorised, Law
 from yoasovi.families import MeanField
 from yoasovi.gradients import RaoBlackwell
 from yoasovi.lines import fit_line
 from yoasovi.methods import method
+from yoasovi.quantiles import inverse_cdf
 from yoasovi.values import Values
 
 

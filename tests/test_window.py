@@ -202,7 +202,10 @@ def test_constrained_parameters_come_back_on_their_own_scale():
     y = jnp.asarray(np.random.default_rng(0).normal(2.0, 0.5, size=200))
     model = yo.Model(
         prior={
-            "m": dist.Normal(0.0, 10.0), "s": dist.HalfNormal(2.0), "w": dist.Dirichlet(jnp.ones(3)), "u": dist.Uniform(2.0, 5.0)
+            "m": dist.Normal(0.0, 10.0),
+            "s": dist.HalfNormal(2.0),
+            "w": dist.Dirichlet(jnp.ones(3)),
+            "u": dist.Uniform(2.0, 5.0),
         },
         log_likelihood=lambda p, y: dist.Normal(p["m"], p["s"]).log_prob(y) + 0.05 * jnp.log(p["w"][0]), data=y,
     )  # fmt: skip

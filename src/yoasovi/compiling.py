@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import numpy as np
 
 # Programs of the same parts and shapes are reused from fit to fit; the oldest go first, so many fits leave no leak.
 _STORE: OrderedDict[Any, Any] = OrderedDict()
@@ -34,8 +35,9 @@ class Clock:
 
 def call(clock: Clock, fn: Callable, static: tuple, *args):
     """Run `fn(*static, *args)` compiled for these static parts and the shapes of `args`."""
+    args = as_arrays(args)
     leaves, tree = jax.tree.flatten(args)
-    shapes = tuple(jax.typeof(x) if isinstance(x, jax.Array) else jax.typeof(jax.numpy.asarray(x)) for x in leaves)
+    shapes = tuple((x.shape, str(x.dtype)) for x in leaves)
     key = (fn, static, tree, shapes, _x64(), jax.default_backend())
     if key not in _STORE:
         begin = time.perf_counter()
@@ -47,15 +49,29 @@ def call(clock: Clock, fn: Callable, static: tuple, *args):
     return _STORE[key](*args)
 
 
+def as_arrays(tree):
+    """Make every number of a tree a plain array of the precision in force, without running anything on a device."""
+    wide = _x64()
+    kinds = {"f": np.float64 if wide else np.float32, "i": np.int64 if wide else np.int32}
+
+    def convert(x):
+        if isinstance(x, jax.Array) and (not jax.numpy.issubdtype(x.dtype, np.number) or x.dtype == kinds.get(x.dtype.kind)):
+            return x
+        x = np.asarray(x)
+        return x.astype(kinds[x.dtype.kind], copy=False) if x.dtype.kind in kinds else x
+
+    return jax.tree.map(convert, tree)
+
+
 def _compile(fn: Callable, args: tuple):
     _COMPILED[0] += 1
     try:
         return jax.jit(fn).lower(*args).compile()
-    except ValueError as error:
-        # JAX remembers NumPy constants of a function it has traced in one precision when it traces it in the other.
-        if "verifier errors" not in str(error):
-            raise
-    jax.clear_caches()  # out of the handler: the exception itself would keep those memories alive
+    except (TypeError, ValueError):
+        # JAX remembers what it traced in one precision when it traces the same function in the other, and then
+        # trips over its own types. Forget, and try once more: a real error comes back.
+        pass
+    jax.clear_caches()  # outside the handler: the exception itself would keep those memories alive
     return jax.jit(fn).lower(*args).compile()
 
 

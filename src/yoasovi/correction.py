@@ -17,7 +17,9 @@ from scipy.special import logsumexp
 from yoasovi.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO = 30
-_CENTRES, _ROUNDS = 1000, 5
+_CENTRES, _ROUNDS = 1000, 6
+# Weights this even say that q has found all of the posterior; others may look even before a corner of it was seen.
+_EASY = 0.3
 WIDER = 2.25  # variance of the wide half of the first pool, relative to q
 
 
@@ -52,7 +54,7 @@ def pool(
     each = max(3 * size, 2000)
     theta, values = np.empty((0, 0)), np.empty(0)
     laws: list[Callable[[np.ndarray], np.ndarray]] = []
-    gathered = Pool(theta, values)
+    gathered, easy = Pool(theta, values), False
     densities: list[np.ndarray] = []  # of every law so far, at every draw so far
     for _ in range(_ROUNDS):
         if not laws:
@@ -68,7 +70,9 @@ def pool(
         densities.append(law(theta))
         # All rounds have the same size, so the mixture of all that was drawn is the plain mean of the laws.
         gathered = Pool(theta, importance_weights(values - logsumexp(densities, axis=0)))
-        if gathered.effective_size >= size:
+        if len(laws) == 1:
+            easy = gathered.effective_size > _EASY * each
+        if gathered.effective_size >= size and (easy or len(laws) >= 5):
             break
     return gathered
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 
-from yoasovi.draws import inverse_cdf
 from yoasovi.errors import positive_number
 from yoasovi.model import Density, Model, Params, Site, local_law
+from yoasovi.quantiles import inverse_cdf
 
 
 class Factor(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -10,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from yoasovi.acceptance import open_uniform
-from yoasovi.compiling import Clock, call, precision
-from yoasovi.diagnostics import Estimate, estimate
+from yoasovi.compiling import Clock, as_arrays, call, precision
+from yoasovi.diagnostics import estimate
 from yoasovi.errors import check, positive_integer
 from yoasovi.factorised import Factorised
 from yoasovi.families import FullRank, Gaussian, LowRank, MeanField
@@ -21,7 +22,7 @@ from yoasovi.methods import Method, method as named
 from yoasovi.model import Model
 from yoasovi.optimizers import Natural
 from yoasovi.result import Fit, Seconds, fresh_ratios
-from yoasovi.start import COLD_TRUST, Begin, as_arrays, cold_start, warm_start
+from yoasovi.start import COLD_TRUST, Begin, cold_start, own_start, prior_draw, warm_start
 from yoasovi.stopping import StopReason
 from yoasovi.values import ValueWindow
 from yoasovi.window import Window
@@ -140,74 +141,76 @@ def _fit(model, method, family, why, seed, max_steps, restarts, progress, nonfin
         model.density, family, method.draws, method.gradient, method.acceptance, method.optimizer, method.stopping, 200
     )
     inputs = as_arrays(model.inputs)
-    begins = [_begin(model, program, jax.random.key(seed), r, restarts > 1, clock) for r in range(restarts)]
-    keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), r) for r in range(restarts)])
-    params = jax.tree.map(lambda *x: jnp.stack(x), *[as_arrays(b.params) for b in begins])
-    state = call(clock, _start_all, (program,), inputs, params, jnp.asarray([b.trust for b in begins]))
+    begins = [_begin(model, program, clock, seed, r) for r in range(restarts)]
+    params = jax.tree.map(lambda *x: np.stack(x), *[b.params for b in begins])
+    state = call(clock, _start_all, (program,), inputs, params, np.array([b.trust for b in begins]))
     turns = chunk or (4 if isinstance(method.acceptance, (Window, ValueWindow)) else 250)
-    rows, reason = [], None
+    rows, seconds, reason = [], [clock.run], None
     with _progress(progress, method, max_steps) as show:
         try:
             while (np.asarray(state.reason) == StopReason.RUNNING).any():
-                state, info = call(clock, _run_all, (program, turns), inputs, keys, state, jnp.asarray(max_steps))
+                state, info = call(clock, _run_all, (program, turns), inputs, seed, state, max_steps)
                 rows.append(jax.tree.map(np.asarray, info))
+                seconds.append(clock.run)
                 show(state, rows[-1])
                 if nonfinite == "raise" and int(np.sum(state.nonfinite)):
                     raise FloatingPointError(_blame(model, family, lane(state.params, 0), seed))
         except KeyboardInterrupt:
             reason = StopReason.INTERRUPTED
+    state = jax.tree.map(np.asarray, state)
     elbos, ratios = [], []
     for r in range(restarts):
         ratios.append(fresh_ratios(model, family, lane(state.incumbent, r), seed, _ELBO_DRAWS, clock))
         elbos.append(estimate(ratios[-1]))
     best = int(np.argmax([e.value for e in elbos]))  # common noise: the restarts are compared on paired draws
-    state = jax.tree.map(lambda x: np.asarray(x)[best], state)
+    num_values = int(np.sum(state.values)) + sum(b.values for b in begins)
+    num_gradients = int(np.sum(state.gradients)) + sum(b.gradients for b in begins)
+    state = lane(state, best)
     reason = reason or StopReason(int(state.reason))
     return Fit(
         model=model, method=method, family=family, family_reason=why, params=state.incumbent,
-        elbo=_exact(model, state.incumbent) or elbos[best], converged=reason == StopReason.CONVERGED, stop_reason=reason,
-        num_steps=int(state.step), num_values=int(state.values) + begins[best].values,
-        num_gradients=int(state.gradients) + begins[best].gradients, num_nonfinite=int(state.nonfinite),
-        seconds=Seconds(clock.compile, clock.run), trace=_trace(rows, best), seed=seed, log_ratio=ratios[best],
+        elbo=elbos[best], converged=reason == StopReason.CONVERGED, stop_reason=reason, num_steps=int(state.step),
+        num_values=num_values, num_gradients=num_gradients, num_nonfinite=int(state.nonfinite),
+        seconds=Seconds(clock.compile, clock.run), trace=_trace(rows, seconds, best), seed=seed, log_ratio=ratios[best],
         reported_elbo=float(state.yardstick), restart_elbos=elbos,
     )  # fmt: skip
 
 
-def _begin(model, program, key, restart, many, clock) -> Begin:
-    key = jax.random.fold_in(key, 1_000_003 + restart)
-    scattered = many and restart > 0
+def _begin(model, program, clock, seed, restart) -> Begin:
     if isinstance(program.family, Factorised):
-        given = {} if model.start is None else model.start(key)
+        given = own_start(model, seed, restart) or (prior_draw(model, jax.random.key(seed + restart)) if restart else {})
         return Begin(program.family.init(model, given), COLD_TRUST, 0, 0)
     if isinstance(program.optimizer, Natural):
-        return warm_start(model, program.family, key, clock, scattered)
-    return Begin(cold_start(model, program.family, key, scattered), COLD_TRUST, 0, 0)
+        return warm_start(model, program.family, clock, seed, restart)
+    return Begin(cold_start(model, program.family, clock, seed, restart), COLD_TRUST, 0, 0)
 
 
 def _start_all(program, inputs, params, trust):
     return jax.vmap(lambda p, t: start(program, inputs, p, t))(params, trust)
 
 
-def _run_all(program, turns, inputs, keys, state, max_steps):
+def _run_all(program, turns, inputs, seed, state, max_steps):
+    count = len(state.reason)
+    keys = jax.vmap(lambda r: jax.random.fold_in(jax.random.key(seed), r))(jnp.arange(count))
     one = lambda key, state: run_chunk(program, inputs, key, state, max_steps, turns)
-    if len(keys) > 1:
+    if count > 1:
         return jax.vmap(one)(keys, state)
     # A single fit is not vmapped: its conditionals stay conditionals.
-    single = jax.tree.map(lambda x: x[0], state)
-    return jax.tree.map(lambda x: x[None], one(keys[0], single))
+    return jax.tree.map(lambda x: x[None], one(keys[0], lane(state, 0)))
 
 
-def _exact(model: Model, params) -> Estimate | None:
-    """The closed-form ELBO of the final parameters, where the model knows one."""
-    if model.exact_elbo is None:
-        return None
-    value = model.exact_elbo(params)
-    return None if value is None else Estimate(float(value), 0.0)
-
-
-def _trace(rows, best: int) -> dict[str, np.ndarray]:
-    columns = {k: np.concatenate([getattr(row, k)[best] for row in rows]) for k in rows[0]._fields} if rows else {}
-    done = columns["window"] > 0 if columns else slice(None)
+def _trace(rows, seconds, best: int) -> dict[str, np.ndarray]:
+    """One row per turn. `elapsed` (without compiling) is known between chunks and spread evenly within them."""
+    if not rows:
+        return {}
+    columns = {k: np.concatenate([getattr(row, k)[best] for row in rows]) for k in rows[0]._fields}
+    turns = rows[0].window.shape[1]
+    shares = np.arange(1, turns + 1) / turns
+    ends = [a + shares * (b - a) for a, b in pairwise(seconds)]
+    columns["elapsed"] = np.concatenate(ends) - seconds[0]
+    with np.errstate(divide="ignore"):
+        columns["temperature"] = 1.0 / columns["strictness"]
+    done = columns["window"] > 0
     return {k: v[done] for k, v in columns.items()}
 
 

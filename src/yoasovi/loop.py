@@ -105,8 +105,7 @@ def iterate(program: Program, problem: Problem, key, state: State, plan: Plan, i
     """One iteration: draw, look, ask whether the draw may be used, and move."""
     t = state.step + i
     size = problem.family.noise_size(problem.density)
-    draws = program.draws
-    uniform = draws.at(key, t, size) if hasattr(draws, "at") else draws.uniform(jax.random.fold_in(key, 4 * t), size)
+    uniform = program.draws.at(key, t, size)
     seen = program.gradient.evaluate(problem, trip.params, uniform)
     elbo = jnp.mean(seen.ratio * seen.elbo)
     admitted = program.acceptance.screen(jax.random.fold_in(key, 4 * t + 1), state.control, elbo, state.yardstick, t + 1)
@@ -198,14 +197,12 @@ def settle(
 def run_chunk(program: Program, inputs: Inputs, key, state: State, max_steps, turns: int) -> tuple[State, TurnInfo]:
     """Take up to `turns` turns; rows of the trace past the end have `window` 0."""
 
-    def one(state, _):
-        new, info = turn(program, inputs, key, max_steps, state)
-        alive = state.reason == StopReason.RUNNING
-        return keep(alive, new, state), info._replace(window=jnp.where(alive, info.window, 0))
+    def go(state):
+        return turn(program, inputs, key, max_steps, state)
 
     def guarded(state, _):
-        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda s: one(s, None)[1], state))
-        return jax.lax.cond(state.reason == StopReason.RUNNING, lambda s: one(s, None), lambda s: (s, blank), state)
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(go, state)[1])
+        return jax.lax.cond(state.reason == StopReason.RUNNING, go, lambda s: (s, blank), state)
 
     return jax.lax.scan(guarded, state, None, length=turns)
 

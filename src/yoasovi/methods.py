@@ -78,7 +78,7 @@ def advi(draws: int = 1, learning_rate: float = 0.01, optimizer="adam") -> Metho
 
 
 def qmcvi(
-    draws: int = 10, learning_rate: float = 1e-3, optimizer="constant", tolerance: float = 1e-5, sequence: Callable = Sobol
+    draws: int = 10, learning_rate: float = 1e-6, optimizer="constant", tolerance: float = 1e-5, sequence: Callable = Sobol
 ) -> Method:
     """Score gradient from 10 points of a Sobol (or Halton) sequence, randomised afresh each iteration."""
     rule = ParameterChange(tolerance)

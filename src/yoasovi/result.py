@@ -12,14 +12,13 @@ import numpy as np
 
 from yoasovi import diagnostics
 from yoasovi.acceptance import open_uniform
-from yoasovi.compiling import Clock, call, precision
+from yoasovi.compiling import Clock, as_arrays, call, precision
 from yoasovi.correction import pool
 from yoasovi.diagnostics import Estimate
 from yoasovi.errors import positive_integer
 from yoasovi.families import Gaussian
 from yoasovi.gradients import Problem
 from yoasovi.model import Model
-from yoasovi.start import as_arrays
 from yoasovi.stopping import StopReason
 
 _BLOCK = 1000  # draws per compiled call
@@ -38,7 +37,7 @@ class Fit:
 
     `elbo` always comes from fresh draws at the final parameters; what the run saw of itself is `trace`, and
     `reported_elbo` its last accepted value. `num_values` and `num_gradients` count evaluations of log p alone and with its
-    gradient (in the model's full data); the draws behind `elbo` are not among them, those of importance correction are.
+    gradient, over all restarts; the draws behind `elbo` are not among them, those of importance correction are.
     """
 
     model: Model
@@ -80,12 +79,10 @@ class Fit:
         return continuous and self.model.differentiable and spread.size > 1 and float(np.var(spread)) > 0.05
 
     def _draw(self, n: int, seed: int, widen: float = 1.0) -> Any:
-        key = jax.random.fold_in(jax.random.key(seed), 1 if widen == 1.0 else 2)
-        params = as_arrays(self.params)
         static = (self.model.density, self.family)
         with precision():
             blocks = [
-                call(Clock(), _draw_block, static, params, jnp.asarray(widen, float), jax.random.fold_in(key, i))
+                call(Clock(), _draw_block, static, self.params, widen, seed, 1 if widen == 1.0 else 2, i)
                 for i in range(-(-n // _BLOCK))
             ]
             return jax.tree.map(lambda *x: np.concatenate([np.asarray(b) for b in x])[:n], *blocks)
@@ -93,7 +90,7 @@ class Fit:
     def _constrain(self, theta) -> dict[str, np.ndarray]:
         with precision():
             static = (self.model.density, self.family, self.model.deterministics)
-            out = call(Clock(), _constrain_all, static, as_arrays(self.model.inputs), as_arrays(theta))
+            out = call(Clock(), _constrain_all, static, self.model.inputs, theta)
             return {k: np.asarray(v) for k, v in out.items()}
 
     def _corrected(self, n: int, seed: int) -> np.ndarray:
@@ -106,8 +103,7 @@ class Fit:
                 return _in_blocks(lambda block: call(Clock(), _log_p_block, static, inputs, block), theta)
 
             def log_q(theta, widen):
-                scale = jnp.asarray(widen, float)
-                return _in_blocks(lambda block: call(Clock(), _log_q_block, static, params, scale, block), theta)
+                return _in_blocks(lambda block: call(Clock(), _log_q_block, static, params, widen, block), theta)
 
             rng = np.random.default_rng(seed)
             gathered = pool(log_p, lambda m, widen: self._draw(m, seed, widen), log_q, n // 2, rng)
@@ -135,10 +131,8 @@ class Fit:
             raise ValueError("`dic` needs `log_marginal` of `Model`: the likelihood with its local latents summed out.")
         centre = {k: v for k, v in centre.items() if k not in names}
         with precision():
-            inputs = as_arrays(self.model.inputs)
-            point = {k: jnp.asarray(v) for k, v in draws.items() if k not in names}
-            each = call(Clock(), _likelihoods, (fn,), inputs.data, point)
-            middle = call(Clock(), _likelihood, (fn,), inputs.data, as_arrays(centre))
+            each = call(Clock(), _likelihoods, (fn,), self.model.data, {k: v for k, v in draws.items() if k not in names})
+            middle = call(Clock(), _likelihood, (fn,), self.model.data, centre)
         return diagnostics.dic(np.asarray(each), float(middle))
 
     def summary(self) -> str:
@@ -172,17 +166,19 @@ class Fit:
 
 def fresh_ratios(model: Model, family, params, seed: int, n: int, clock: Clock) -> np.ndarray:
     """Give log p - log q at `n` fresh draws from q, the same noise for the same seed."""
-    key = jax.random.fold_in(jax.random.key(seed), 3)
     static, inputs = (model.density, family), as_arrays(model.inputs)
-    blocks = [
-        np.asarray(call(clock, _ratio_block, static, inputs, params, jax.random.fold_in(key, i)))
-        for i in range(-(-n // _BLOCK))
-    ]
+    blocks = [np.asarray(call(clock, _ratio_block, static, inputs, params, seed, i)) for i in range(-(-n // _BLOCK))]
     return np.concatenate(blocks)[:n]
 
 
-def _draw_block(density, family, params, widen, key):
-    uniform = open_uniform(key, (_BLOCK, family.noise_size(density)))
+def _noise(density, family, seed, stream, i):
+    """Uniform noise for one block of draws; streams keep the draws of `sample` and those behind `elbo` apart."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), i)
+    return open_uniform(key, (_BLOCK, family.noise_size(density)))
+
+
+def _draw_block(density, family, params, widen, seed, stream, i):
+    uniform = _noise(density, family, seed, stream, i)
     params = family.widen(params, widen) if isinstance(family, Gaussian) else params
     return jax.vmap(lambda u: family.draw(density, params, u))(uniform)
 
@@ -197,10 +193,9 @@ def _log_q_block(density, family, params, widen, theta):
     return jax.vmap(lambda x: problem.log_q(params, x))(theta)
 
 
-def _ratio_block(density, family, inputs, params, key):
+def _ratio_block(density, family, inputs, params, seed, i):
     problem = Problem(density, family, inputs)
-    uniform = open_uniform(key, (_BLOCK, family.noise_size(density)))
-    return jax.lax.map(lambda u: problem.elbo(params, u), uniform, batch_size=100)
+    return jax.lax.map(lambda u: problem.elbo(params, u), _noise(density, family, seed, 3, i), batch_size=100)
 
 
 def _constrain_all(density, family, deterministics, inputs, theta):
@@ -225,5 +220,5 @@ def _in_blocks(fn, theta: np.ndarray) -> np.ndarray:
     for i in range(0, len(theta), _BLOCK):
         block = theta[i : i + _BLOCK]
         full = np.concatenate([block, np.repeat(block[-1:], _BLOCK - len(block), 0)])
-        out.append(np.asarray(fn(jnp.asarray(full, float)))[: len(block)])
+        out.append(np.asarray(fn(full))[: len(block)])
     return np.concatenate(out)

@@ -12,9 +12,9 @@ import numpy as np
 from numpyro.distributions import biject_to
 from scipy.optimize import minimize
 
-from yoasovi.compiling import Clock, call
+from yoasovi.compiling import Clock, as_arrays, call
 from yoasovi.gradients import Problem
-from yoasovi.model import Model
+from yoasovi.model import Density, Inputs, Model, Params
 from yoasovi.window import paired_gain
 
 # Scales of q at the start, relative to the prior's (at most one): too narrow costs a window, too wide can cost the fit.
@@ -32,50 +32,59 @@ class Begin(NamedTuple):
     gradients: int
 
 
-def centre_and_scale(model: Model, key: jax.Array, scattered: bool) -> tuple[jax.Array, jax.Array]:
-    """Give flat unconstrained means and scales from the priors; `scattered` starts are as far apart as the prior."""
-    k_prior, k_start, k_jitter = jax.random.split(key, 3)
-    given = model.start(k_start) if model.start is not None else {}
+def centre_and_scale(density: Density, scattered: bool, inputs: Inputs, given: Params, key: jax.Array):
+    """Give flat unconstrained means and scales: the priors' own, or the model's `given` start.
+
+    `scattered` starts are as far apart as the prior; a model's own start is as random as it wants to be.
+    """
+    k_prior, k_jitter = jax.random.split(key)
     centres, scales = [], []
-    for site, law in zip(model.density.sites, model.prior.values(), strict=True):
+    for site in density.sites:
+        law = inputs.prior[site.name]
         inverse = biject_to(law.support).inv
-        centre, scale = np.zeros(site.free_shape), np.ones(site.free_shape)
-        try:
-            draws = np.asarray(jax.vmap(inverse)(law.sample(k_prior, (256,))), float)
-            middle = np.median(draws, 0)
-            spread = 1.48 * np.median(np.abs(draws - middle), 0)
-            sound = np.isfinite(middle) & np.isfinite(spread) & (spread > 0)
-            centre, scale = np.where(sound, middle, centre), np.where(sound, spread, scale)
-        except NotImplementedError:
-            pass  # an improper prior says nothing about where to begin
+        centre, scale = jnp.zeros(site.free_shape), jnp.ones(site.free_shape)
+        with suppress(NotImplementedError):  # an improper prior says nothing about where to begin
+            draws = jax.vmap(inverse)(law.sample(k_prior, (256,)))
+            middle = jnp.median(draws, 0)
+            spread = 1.48 * jnp.median(jnp.abs(draws - middle), 0)
+            sound = jnp.isfinite(middle) & jnp.isfinite(spread) & (spread > 0)
+            centre, scale = jnp.where(sound, middle, centre), jnp.where(sound, spread, scale)
         if site.name in given:
-            centre = np.asarray(inverse(jnp.asarray(given[site.name], float)))
-        centres.append(np.ravel(centre))
-        scales.append(np.ravel(scale))
-    middle, width = np.concatenate(centres), np.concatenate(scales)
-    spread = np.minimum(width, 2.0) if scattered else 0.1 * np.minimum(width, 1.0)
-    if model.start is not None:
-        spread = 0.0 * spread  # a model's own start is as random as it wants to be
-    jittered = middle + spread * np.asarray(jax.random.normal(k_jitter, middle.shape))
-    return jnp.asarray(jittered, float), jnp.asarray(np.minimum(width, 1.0), float)
+            centre = inverse(given[site.name])
+        centres.append(jnp.ravel(centre))
+        scales.append(jnp.ravel(scale))
+    middle, width = jnp.concatenate(centres), jnp.concatenate(scales)
+    jitter = 0.0 if given else jnp.minimum(width, 2.0) if scattered else 0.1 * jnp.minimum(width, 1.0)
+    return middle + jitter * jax.random.normal(k_jitter, middle.shape), jnp.minimum(width, 1.0)
 
 
-def cold_start(model: Model, family, key: jax.Array, scattered: bool = False) -> Any:
+def prior_draw(model: Model, key: jax.Array) -> Params:
+    """Draw every continuous site that has a proper prior."""
+    out = {}
+    for i, (name, law) in enumerate(model.prior.items()):
+        with suppress(NotImplementedError):
+            if not law.is_discrete:
+                out[name] = law.sample(jax.random.fold_in(key, i))
+    return out
+
+
+def own_start(model: Model, seed: int, restart: int) -> Params:
+    """Give the point where the model itself wants to begin; empty if it does not say."""
+    return {} if model.start is None else model.start(_key(seed, restart))
+
+
+def cold_start(model: Model, family, clock: Clock, seed: int, restart: int = 0) -> Any:
     """Give the family's first parameters."""
-    k_where, k_family = jax.random.split(key)
-    centre, scale = centre_and_scale(model, k_where, scattered)
-    return family.init(centre, _COLD_SCALE * scale, k_family)
+    given = own_start(model, seed, restart)
+    return call(clock, _cold, (model.density, family, restart > 0), model.inputs, given, seed, restart)[0]
 
 
-def warm_start(model: Model, family, key: jax.Array, clock: Clock, scattered: bool = False, budget: int = 100) -> Begin:
+def warm_start(model: Model, family, clock: Clock, seed: int, restart: int = 0, budget: int = 100) -> Begin:
     """Climb log p from the cold start; take the place found, narrowly, only if the ELBO gains on common draws."""
-    k_where, k_family, k_judge = jax.random.split(key, 3)
-    centre, scale = centre_and_scale(model, k_where, scattered)
-    cold = family.init(centre, _COLD_SCALE * scale, k_family)
-    inputs = as_arrays(model.inputs)
-    top, spent = climb(partial(call, clock, _log_density_and_gradient, (model.density,), inputs), np.asarray(centre), budget)
-    warm = family.init(jnp.asarray(top, float), _WARM_SCALE * scale, k_family)
-    gain = call(clock, _judge, (model.density, family), inputs, k_judge, warm, cold)
+    density, inputs, given = model.density, as_arrays(model.inputs), own_start(model, seed, restart)
+    cold, centre, scale = call(clock, _cold, (density, family, restart > 0), inputs, given, seed, restart)
+    top, spent = climb(partial(call, clock, _log_density_and_gradient, (density,), inputs), np.asarray(centre), budget)
+    warm, gain = call(clock, _warm, (density, family), inputs, top, scale, cold, seed, restart)
     better = bool(gain.mean > 0) and bool(np.isfinite(top).all())
     return Begin(warm if better else cold, WARM_TRUST if better else COLD_TRUST, 2 * int(gain.pairs), spent)
 
@@ -89,7 +98,7 @@ def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1) -
         if spent[0] >= budget:
             raise StopIteration
         spent[0] += 1
-        value, gradient = value_and_gradient(jnp.asarray(x, float))
+        value, gradient = value_and_gradient(x)
         value, gradient = float(value), np.asarray(gradient, float)
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
             return 1e300, np.zeros_like(x)
@@ -108,18 +117,21 @@ def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1) -
     return best[1], spent[0]
 
 
-def as_arrays(tree):
-    """Make every number of a tree an array of the precision in force."""
-    def convert(x):
-        x = jnp.asarray(x)
-        return x.astype(float) if jnp.issubdtype(x.dtype, jnp.floating) else x
+def _key(seed, restart):
+    return jax.random.fold_in(jax.random.key(seed), 1_000_003 + restart)
 
-    return jax.tree.map(convert, tree)
+
+def _cold(density, family, scattered, inputs, given, seed, restart):
+    k_where, k_family = jax.random.split(_key(seed, restart))
+    centre, scale = centre_and_scale(density, scattered, inputs, given, k_where)
+    return family.init(centre, _COLD_SCALE * scale, k_family), centre, scale
+
+
+def _warm(density, family, inputs, top, scale, cold, seed, restart):
+    k_judge, k_family = jax.random.split(jax.random.fold_in(_key(seed, restart), 1))
+    warm = family.init(top, _WARM_SCALE * scale, k_family)
+    return warm, paired_gain(k_judge, Problem(density, family, inputs), warm, cold, 64)
 
 
 def _log_density_and_gradient(density, inputs, flat):
     return jax.value_and_grad(lambda x: density.free_terms(inputs, x).total())(flat)
-
-
-def _judge(density, family, inputs, key, candidate, incumbent):
-    return paired_gain(key, Problem(density, family, inputs), candidate, incumbent, 64)

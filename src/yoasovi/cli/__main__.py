@@ -1,0 +1,5 @@
+"""Lets `python -m yoasovi.cli` run the command line."""
+
+from yoasovi.cli import main
+
+main()

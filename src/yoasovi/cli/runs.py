@@ -1,0 +1,112 @@
+"""Fits made by the command line, and what is known of them as plain numbers."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from yoasovi.cli.errors import one_line
+from yoasovi.cli.tables import number
+
+if TYPE_CHECKING:
+    from yoasovi.model import Model
+    from yoasovi.result import Fit
+
+
+@dataclass
+class Row:
+    """One method's line of the table: its fits, one per seed, or the reason why there are none."""
+
+    method: str
+    fits: list[Fit] = field(default_factory=list)
+    dics: list[float | None] = field(default_factory=list)
+    reason: str = ""
+
+    @property
+    def interrupted(self) -> bool:
+        """Tell whether the user ended the last fit."""
+        return bool(self.fits) and self.fits[-1].stop_reason.name == "INTERRUPTED"
+
+    @property
+    def limited(self) -> bool:
+        """Tell whether a fit ran to its limit of steps."""
+        return any(f.stop_reason.name == "MAX_STEPS" for f in self.fits)
+
+    def in_a_line(self) -> str:
+        """Say what came out, for the live progress."""
+        if self.reason:
+            return f"{self.method}: {self.reason}"
+        last = self.fits[-1]
+        return f"{self.method}: {last.num_steps:,} steps, {sum(last.seconds):.1f} s, ELBO {number(last.elbo.value)}"
+
+    def as_json(self, optimum: float | None) -> list[dict[str, Any]]:
+        """Give one object per fit, or one with the reason."""
+        if self.reason:
+            return [{"method": self.method, "error": self.reason}]
+        return [as_json(f, dic, optimum) for f, dic in zip(self.fits, self.dics, strict=True)]
+
+
+def run_seeds(model: Model, name: str, seeds: range, quiet: bool, options: dict[str, Any]) -> Row:
+    """Fit once per seed; an error becomes the reason in the row, so that the other methods still run."""
+    row = Row(name)
+    try:
+        for seed in seeds:
+            answer = run(model, name, seed, quiet, options)
+            row.fits.append(answer)
+            row.dics.append(dic(answer))
+            if row.interrupted:
+                break
+    except Exception as error:
+        if os.environ.get("YOASOVI_TRACEBACK"):
+            raise
+        return Row(name, reason=one_line(error).removeprefix(f"`method` {name} ").split(";")[0])
+    return row
+
+
+def run(model: Model, method: str, seed: int, quiet: bool, options: dict[str, Any]) -> Fit:
+    """Fit, with live progress if stderr is a terminal and `quiet` is not set."""
+    from yoasovi.fitting import fit
+
+    return fit(model, method, seed=seed, progress=False if quiet else None, **options)
+
+
+def dic(fit: Fit) -> float | None:
+    """Give the deviance information criterion, or None if the model has no likelihood to tell it by."""
+    from yoasovi.model import HostDensity, WholeDensity
+
+    if isinstance(fit.model.log_likelihood, WholeDensity | HostDensity):
+        return None  # prior and likelihood cannot be told apart
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a run that diverged overflows, and the table shows it
+            return fit.dic()
+    except (ValueError, NotImplementedError):
+        return None
+
+
+def optimum(model: Model) -> float | None:
+    """Give the highest ELBO that the factorised family can reach on this model, where the model knows it."""
+    return None if model.optimum is None else float(model.optimum())
+
+
+def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any]:
+    """Give what is known of a fit as plain numbers; those that are not finite become null."""
+    finite = lambda x: None if x is None or not math.isfinite(x) else float(x)
+    return {
+        "method": fit.method.name,
+        "family": fit.family.name,
+        "seed": fit.seed,
+        "elbo": {"value": finite(fit.elbo.value), "se": finite(fit.elbo.se)},
+        "reported_elbo": finite(fit.reported_elbo),
+        "distance_to_optimum": None if optimum is None else finite(optimum - fit.elbo.value),
+        "dic": finite(dic),
+        "converged": bool(fit.converged),
+        "stop_reason": fit.stop_reason.name.lower(),
+        "counts": {
+            "steps": fit.num_steps, "values": fit.num_values, "gradients": fit.num_gradients, "nonfinite": fit.num_nonfinite,
+        },
+        "seconds": {"compile": fit.seconds.compile, "run": fit.seconds.run},
+    }  # fmt: skip

@@ -1,0 +1,156 @@
+"""Tables of fits and their footnotes."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, NamedTuple
+
+from yoasovi.cli.models import BUILT_INS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from yoasovi.cli.runs import Row
+    from yoasovi.result import Fit
+
+PIPED_WIDTH = 120  # columns of a table that is not shown in a terminal
+LUCKY = ("yoasovi-naive", "yoasovi-metropolis", "yoasovi-step")  # methods whose yardstick is one accepted draw
+
+
+class Column(NamedTuple):
+    """A column of figures: two lines of heading, and what stands in a row."""
+
+    head: tuple[str, str]
+    cell: Callable[[Row], str]
+
+
+def _columns(optimum: float | None, seeds: int) -> tuple[list[Column], list[Column]]:
+    """Give the columns that say what a fit cost, and those that say what came of it."""
+
+    def mean(get: Callable[[Fit], float]) -> Callable[[Row], float]:
+        return lambda row: fmean(get(f) for f in row.fits)
+
+    def count(get: Callable[[Fit], int]) -> Callable[[Row], str]:
+        return lambda row: f"{round(mean(get)(row)):,}"
+
+    def steps(row: Row) -> str:
+        return count(lambda f: f.num_steps)(row) + ("*" if row.limited else " ")
+
+    def distance(row: Row) -> str:
+        return "–" if optimum is None else number(optimum - mean(lambda f: f.elbo.value)(row))
+
+    def dic(row: Row) -> str:
+        known = [x for x in row.dics if x is not None]
+        return number(fmean(known)) if known else "–"
+
+    cost = [
+        Column(("", "steps "), steps),
+        Column(("", "values"), count(lambda f: f.num_values)),
+        Column(("", "gradients"), count(lambda f: f.num_gradients)),
+        Column(("compile", "s"), lambda row: f"{mean(lambda f: f.seconds.compile)(row):.1f}"),
+        Column(("run", "s"), lambda row: f"{mean(lambda f: f.seconds.run)(row):.2f}"),
+    ]
+    answer = [
+        Column(("reported", "ELBO"), lambda row: number(mean(lambda f: f.reported_elbo)(row))),
+        Column(("ELBO on fresh", "draws ± se" if seeds == 1 else "draws ± SD"), _fresh),
+        Column(("distance", "to optimum"), distance),
+        Column(("", "DIC"), dic),
+    ]
+    return cost, answer
+
+
+def _fresh(row: Row) -> str:
+    """Give the ELBO over fresh draws with its standard error; of several seeds the mean ELBO and the SD between seeds."""
+    from yoasovi.diagnostics import estimate
+
+    each = [estimate(f.log_ratio) for f in row.fits]
+    if len(each) == 1:
+        return f"{number(each[0].value)} ± {number(each[0].se)}"
+    return f"{number(fmean(e.value for e in each))} ± {number(stdev(e.value for e in each))}"
+
+
+def number(x: float) -> str:
+    """Write a number in at most nine characters or so."""
+    if not math.isfinite(x):
+        return str(x)
+    if abs(x) >= 1e6:
+        return f"{x:.1e}".replace("e+0", "e").replace("e+", "e")
+    return f"{x:,.0f}" if abs(x) >= 1e5 else f"{x:,.1f}" if abs(x) >= 1000 else f"{x:.2f}"
+
+
+def print_rows(console: Console, rows: list[Row], optimum: float | None, seeds: int = 1) -> None:
+    """Print one table; where that is too wide, one of what the fits cost and one of what came of them."""
+    cost, answer = _columns(optimum, seeds)
+    whole, width = _table(rows, cost + answer)
+    if width <= console.width or all(row.reason for row in rows):
+        console.print(whole)
+        return
+    console.print(_table(rows, cost)[0])
+    console.print(_table([row for row in rows if not row.reason], answer)[0])
+
+
+def _table(rows: list[Row], columns: list[Column]) -> tuple[Table, int]:
+    """Give a table and its width; all figures of a row are one cell, so that a reason may take the place of them all."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[column.cell(row) for column in columns] for row in rows if not row.reason]
+    widths = [max(len(x) for x in (*c.head, *(line[j] for line in cells))) for j, c in enumerate(columns)]
+    set_line = lambda line: "  ".join(x.rjust(w) for x, w in zip(line, widths, strict=True))
+    figures = iter(set_line(line) for line in cells)
+    heads = "\n".join(set_line([c.head[i] for c in columns]) for i in (0, 1))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("\nmethod", no_wrap=True)
+    table.add_column(Text(heads))
+    for row in rows:
+        table.add_row(row.method, Text(f"cannot run: {row.reason}", style="dim") if row.reason else Text(next(figures)))
+    return table, max(len(row.method) for row in rows) + sum(widths) + 2 * len(widths) + 3
+
+
+def footnotes(model: str, rows: list[Row], optimum: float | None, restarts: int, seeds: int = 1) -> list[str]:
+    """Give the footnotes that this table needs."""
+    ran = [row for row in rows if not row.reason]
+    if not ran:
+        return []
+    names = [row.method for row in ran]
+    fits = [f for row in ran for f in row.fits]
+    notes = ["ELBO (higher is better) and DIC (lower is better) are on fresh draws from the final approximation."]
+    if lucky := [name for name in names if name in LUCKY]:
+        notes.append(f"Reported: what the run last accepted as its own ELBO; for {', '.join(lucky)} a single draw, kept "
+                     "because it was a lucky one. Do not compare by it.")  # fmt: skip
+    else:
+        notes.append("Reported: what the run last accepted as its own ELBO, on the draws it used itself.")
+    if optimum is not None:
+        exact = " from the closed-form ELBO" if all(f.elbo.se == 0 for f in fits) else ""
+        notes.append(f"Distance{exact} to {optimum:,.2f}, the best of 20 starts of coordinate ascent.")
+    if model.startswith("mixture") and model in BUILT_INS:
+        raw = ", ".join(name for name in names if name != "yoasovi")
+        kinds = {"unconstrained for yoasovi": "yoasovi" in names, f"the paper's, raw and clipped, for {raw}": bool(raw)}
+        notes.append(f"Parameters of q: {'; '.join(kind for kind, used in kinds.items() if used)}.")
+    if any(row.limited for row in ran):
+        notes.append("* Ran to its limit of steps.")
+    if seeds > 1:
+        notes.append(f"Means over {seeds} seeds; SD is that of the ELBO between seeds.")
+    if restarts > 1:
+        notes.append(f"Each fit is the best of {restarts} starts; steps are those of the best, values and gradients of all.")
+    return notes
+
+
+def print_notes(console: Console, notes: list[str]) -> None:
+    """Print footnotes, one after the other."""
+    for note in notes:
+        console.print(note, style="dim", highlight=False, markup=False)
+
+
+def console() -> Console:
+    """Give the terminal, or a width of its own to what is piped elsewhere."""
+    from rich.console import Console
+
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=PIPED_WIDTH if piped else None)

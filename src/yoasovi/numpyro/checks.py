@@ -1,0 +1,65 @@
+"""Models that cannot be fitted, refused by the name of the site at fault."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from yoasovi.numpyro.laws import is_masked, layers
+from yoasovi.numpyro.looking import Look
+
+
+def check_looks(first: Look, second: Look) -> None:
+    """Refuse, by name, the sites that cannot be fitted."""
+    for name, site in first.sites.items():
+        if site["type"] == "plate":
+            size, subsample = site["args"]
+            if subsample is not None and subsample < size:
+                raise ValueError(
+                    f"Plate {name!r} of the NumPyro model takes a subsample of {subsample} of {size}, which is not "
+                    "available yet; leave `subsample_size` out and give all the data."
+                )
+        elif site["type"] == "param" and not name.endswith("$params"):  # those of random modules have priors
+            text = f"`numpyro.param` site {name!r} keeps its initial value; give it a prior to have it inferred."
+            warnings.warn(text, stacklevel=3)
+    if not first.latents:
+        raise ValueError("The NumPyro model has no latent site: there is nothing to infer.")
+    for name in dict.fromkeys((*first.log_probs, *second.log_probs)):
+        shapes = [np.shape(x.sites[name]["value"]) if name in x.sites else "no such site" for x in (first, second)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"Site {name!r} of the NumPyro model changes with the values of other sites: {shapes[0]} in one run, "
+                f"{shapes[1]} in another. Sites and their shapes must stay the same."
+            )
+        _check_missing(name, first)
+        faults = [_fault(name, x) for x in (first, second)]
+        if all(faults):  # whatever the values of other sites
+            raise ValueError(f"Site {name!r} of the NumPyro model: {faults[0]}")
+
+
+def _check_missing(name: str, look: Look) -> None:
+    site = look.sites[name]
+    missing = int(np.isnan(np.asarray(site["value"], float)).sum()) if site["is_observed"] else 0
+    if missing and (not is_masked(site["fn"]) or np.isnan(look.log_probs[name]).any()):
+        raise ValueError(
+            f"Observed site {name!r} of the NumPyro model has {missing} missing value(s) (NaN). Drop them, mask them "
+            "with `numpyro.handlers.mask`, or make them latent with `obs_mask`."
+        )
+
+
+def _fault(name: str, look: Look) -> str:
+    """Say what is wrong with the parameters of a site's law, if anything."""
+    law, lost = look.sites[name]["fn"], lambda x: bool(np.isnan(np.asarray(x, float)).any())
+    nowhere = lost(look.log_probs[name])
+    if name not in look.latents:  # the law of an observation may overflow where latent sites are far off
+        parts = [x for x in jax.tree.leaves(law) if jnp.issubdtype(jnp.result_type(x), np.floating)]
+        return "its law has NaN parameters." if nowhere and any(map(lost, parts)) else ""
+    try:
+        for layer in layers(law):
+            layer.validate_args()
+    except ValueError as error:
+        return str(error)
+    return f"the log probability of its {type(law).__name__} law is NaN." if nowhere else ""

@@ -1,0 +1,163 @@
+"""The model function inside a fit: run at given parameters, for its log probabilities and deterministic sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import logsumexp
+from numpyro import validation_enabled
+from numpyro.distributions import biject_to
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer.util import compute_log_probs
+
+from yoasovi.model import Params
+from yoasovi.numpyro.laws import as_categorical, is_observation, per_member
+
+
+class Source(NamedTuple):
+    """A model function and what it is called with."""
+
+    fn: Callable
+    args: tuple
+    kwargs: dict
+
+    def log_probs(self, values: Params, key=0) -> tuple[dict[str, jax.Array], dict[str, dict]]:
+        """Give the log probabilities of all sites, scaled and masked but not summed, and the sites themselves."""
+        model = substitute(seed(self.fn, key), data=values)
+        return compute_log_probs(model, self.args, self.kwargs, {}, sum_log_prob=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """Runs the model function at given parameters.
+
+    Compared by identity: a function that reads a global may be another model the next time it is given.
+    """
+
+    fn: Callable
+    tree: Any  # how the leaves make up (args, kwargs)
+    leaves: tuple[Any, ...]  # arguments that are part of the program, `Slot`s where an array of the data goes
+    held: Mapping[str, Any]  # values of `numpyro.param` and of mutable sites
+    latents: tuple[str, ...]
+    settled: frozenset[str]  # sites whose log probability is in the model's priors
+    stand_ins: Mapping[str, dist.Distribution]  # flat priors of discrete sites, to be taken off again
+    moving: Mapping[str, str]  # sites whose support moves, and their unconstrained names
+    local: tuple[str, ...]  # discrete sites of which each observation has one
+    plate: str | None  # theirs
+    size: int
+    choices: tuple[dict[str, Any], ...]  # all values that the local sites of one observation can take together
+    has_deterministics: bool
+
+    def source(self, params: Params, data) -> Source:
+        """Give the model function with its sites at `params`, and its arguments."""
+        given = {k: params[k] for k in self.latents if k not in self.moving and k in params}
+        blank = {k: jnp.zeros(self.size, int) for k in self.local}
+
+        def place(site):
+            if site["type"] != "sample" or site["name"] not in self.moving:
+                return None
+            free, step = params[self.moving[site["name"]]], site["infer"].get("_scan_current_index")
+            # Inside NumPyro's scan a site is one time step of the whole.
+            return biject_to(site["fn"].support)(free if step is None else free[step])
+
+        fn = substitute(seed(self.fn, 0), data={**self.held, **blank, **given})
+        leaves = [data[x.key] if isinstance(x, Slot) else x for x in self.leaves]
+        return Source(substitute(fn, substitute_fn=place), *jax.tree.unflatten(self.tree, leaves))
+
+    def log_probs(self, params: Params, data) -> tuple[dict[str, jax.Array], dict[str, dict]]:
+        """Give the log probabilities of all sites, not summed, and the sites."""
+        log_probs, sites = self.source(params, data).log_probs({})
+        for name, base in self.moving.items():
+            value, free, transform = sites[name]["value"], params[base], biject_to(sites[name]["fn"].support)
+            log_probs[base] = transform.log_abs_det_jacobian(free, value)
+        for name, law in self.stand_ins.items():
+            log_probs[name] = log_probs[name] - law.log_prob(sites[name]["value"])
+        return log_probs, sites
+
+
+class Slot(NamedTuple):
+    """The place of an array of the data among the arguments."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class LogTerms:
+    """All terms of log p but the priors: one per observation if there are local latents, else observations come first."""
+
+    replay: Replay
+
+    def __call__(self, params, data):
+        """Evaluate them."""
+        terms, sites = self.replay.log_probs(params, data)
+        terms = {k: v for k, v in terms.items() if k not in self.replay.settled}
+        if self.replay.plate is None:
+            seen = [k for k in terms if is_observation(sites.get(k))]
+            return _flat([terms[k] for k in (*seen, *(k for k in terms if k not in seen))])
+        own = {k: per_member(v, sites.get(k), self.replay.plate) for k, v in terms.items()}
+        inside = sum((v for v in own.values() if v is not None), jnp.zeros(self.replay.size))
+        # What no local latent touches is shared out evenly: the sum is right, and no latent's choice changes by it.
+        return inside + jnp.sum(_flat([terms[k] for k, v in own.items() if v is None])) / self.replay.size
+
+
+@dataclass(frozen=True)
+class LogObservations:
+    """The log probability of each observation, its local latents summed out."""
+
+    replay: Replay
+
+    def __call__(self, params, data):
+        """Evaluate it."""
+        if self.replay.plate is None:
+            terms, sites = self.replay.log_probs(params, data)
+            seen = [v for k, v in terms.items() if is_observation(sites.get(k))]
+            if not seen:
+                raise ValueError("The NumPyro model has no observed site (`obs=`): it has no likelihood by observation.")
+            return _flat(seen)
+        joint, apart = [], []
+        for choice in self.replay.choices:
+            values = {k: jnp.full(self.replay.size, v) for k, v in choice.items()}
+            terms, sites = self.replay.log_probs({**params, **values}, data)
+            terms = {k: v for k, v in terms.items() if is_observation(sites.get(k)) or k in self.replay.local}
+            own = {k: per_member(v, sites[k], self.replay.plate) for k, v in terms.items()}
+            joint.append(sum(v for v in own.values() if v is not None))
+            apart = [terms[k] for k, v in own.items() if v is None]
+        return _flat([logsumexp(jnp.stack(joint), 0), *apart])
+
+
+@dataclass(frozen=True)
+class LocalLaw:
+    """The law of a local latent, given the global parameters."""
+
+    replay: Replay
+    name: str
+
+    def __call__(self, data, params):
+        """Give a distribution of batch shape (N,)."""
+        with validation_enabled(False):  # `Model` asks for it at parameters that are only of the right shape
+            law = self.replay.log_probs(params, data)[1][self.name]["fn"]
+            return as_categorical(law, (self.replay.size,)) or law
+
+
+@dataclass(frozen=True)
+class Deterministics:
+    """The model's deterministic sites, and the sites whose support moves, at given parameters."""
+
+    replay: Replay
+
+    def __call__(self, params, data):
+        """Evaluate them."""
+        fn, args, kwargs = self.replay.source(params, data)
+        sites = trace(fn).get_trace(*args, **kwargs)
+        wanted = (k for k, s in sites.items() if s["type"] == "deterministic" or k in self.replay.moving)
+        return {k: jnp.asarray(sites[k]["value"]) for k in wanted}
+
+
+def _flat(terms: list) -> jax.Array:
+    """Put all terms into one vector, never an empty one."""
+    return jnp.concatenate([jnp.zeros(0 if terms else 1), *(jnp.ravel(jnp.asarray(x, float)) for x in terms)])
