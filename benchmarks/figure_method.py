@@ -29,9 +29,8 @@ def main():
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "path"})
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.1), layout="constrained")
     colours = ["#999999", "#E69F00", "#56B4E9", "#009E73"]  # Okabe and Ito's, told apart by all
-    for axis, (title, model) in zip(
-        axes, {"eight schools, non-centred (10)": eight_schools(), "regression in raw units (4)": regression()}.items(), strict=True
-    ):
+    panels = {"eight schools, non-centred (10)": eight_schools(), "regression in raw units (4)": regression()}
+    for axis, (title, model) in zip(axes, panels.items(), strict=True):
         best = yo.fit(model, seed=99).elbo.value
         for rate, colour in zip((0.001, 0.01, 0.1, 0.5), colours, strict=True):
             budgets = (30, 100, 300, 1000, 3000, 10_000)

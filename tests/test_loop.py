@@ -225,7 +225,7 @@ def _model(data, fn=normal_likelihood):
 
 
 def test_naive_keeps_lucky_draws_and_does_not_optimise_the_elbo():
-    """METHOD's finding at the author's settings: the run reports far more than its parameters are worth."""
+    """At the author's settings the run reports far more than its parameters are worth."""
     y = simulate.mixture(2, 2)
     model = yo.models.GaussianMixture(y, num_components=2, parameters="paper")
     fits = [yo.fit(model, "yoasovi-naive", seed=s, max_steps=500) for s in range(8)]

@@ -222,7 +222,7 @@ def test_models_without_a_closed_form_do_not_claim_one(weights, assignments):
     assert model.exact_elbo is None and model.optimum is None
 
 
-# Optima from the project's prototype (prototype/mixture.py, CAVI best of 20 starts, float32): METHOD.md, section 1.
+# Optima of coordinate ascent, best of 20 starts in float32, computed apart from this code.
 @pytest.mark.parametrize("p, k, optimum", [(2, 2, -1790), (2, 3, -1858), (3, 4, -2634)])
 def test_coordinate_ascent_finds_the_known_optima_and_never_goes_down(p, k, optimum):
     y = simulate.mixture(p, k)
@@ -270,8 +270,8 @@ def test_the_papers_naive_method_reports_a_lucky_draw_and_the_fit_says_so():
     before = num_programs()
     yo.fit(GaussianMixture(y + 1.0, 2, parameters="paper"), "yoasovi-naive", max_steps=20)
     assert num_programs() == before
-    assert set(fit.params["mu"]) == {"mean", "variance"} and fit.elbo.se == 0.0
-    assert fit.elbo.value + 1_000 < fit.reported_elbo < fit.model.optimum()  # METHOD.md, section 1: -6,135 and -3,677
+    assert set(fit.params["mu"]) == {"mean", "variance"}
+    assert fit.elbo.value + 1_000 < fit.reported_elbo < fit.model.optimum()
 
 
 # ---- regressions -----------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def test_the_network_is_the_one_that_was_measured():
     np.testing.assert_array_equal(X, r.normal(size=(400, 10)))
     np.testing.assert_array_equal(y, np.sin(X[:, 0]) + 2 * X[:, 1] ** 2 - 1.5 * X[:, 2] + 0.5 * r.normal(size=400))
     model = NeuralNetwork(X, y)
-    assert model.density.dim == 3152  # METHOD.md, section 4
+    assert model.density.dim == 3152
     start = jax.jit(model.start)(jax.random.key(0))
     flat = np.concatenate([np.ravel(v) for v in start.values()])
     assert flat.size == 3151 and abs(flat.std() - 0.1) < 0.01 and abs(flat.mean()) < 0.01

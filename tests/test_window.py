@@ -261,11 +261,26 @@ def test_importance_correction_recovers_a_skewed_posterior():
 
 def test_a_pool_from_the_posterior_itself_has_even_weights():
     rng = np.random.default_rng(0)
-    log_q = lambda x, widen: -0.5 * (x**2).sum(1) / widen - 0.5 * x.shape[1] * np.log(2 * np.pi * widen)
-    draw = lambda n, widen: np.sqrt(widen) * np.random.default_rng(n).normal(size=(n, 40))
-    gathered = correction.pool(lambda x: log_q(x, 1.0), draw, log_q, 500, rng)
+    gathered = correction.pool(lambda eps: np.zeros(len(eps)), 40, 500, rng)
     assert gathered.effective_size == pytest.approx(len(gathered.weights))
     assert gathered.resample(100, rng).shape == (100, 40)
+
+
+@pytest.mark.parametrize("dim", [2, 50])
+def test_a_pool_learns_a_shifted_and_skewed_direction(dim):
+    """Along one direction the posterior is the logarithm of a gamma variable; elsewhere it is q."""
+    axis = np.zeros(dim)
+    axis[:2] = 0.6, 0.8
+
+    def log_ratio(eps):
+        s = eps @ axis
+        return 2.0 * s - np.exp(s) + 0.5 * s**2
+
+    gathered = correction.pool(log_ratio, dim, 2000, np.random.default_rng(1))
+    along = gathered.eps @ axis
+    mean = gathered.weights @ along
+    assert abs(mean - 0.4228) < 0.06  # digamma(2)
+    assert abs(gathered.weights @ (along - mean) ** 2 - 0.6449) < 0.1  # trigamma(2)
 
 
 @pytest.mark.parametrize("name", ["tolerance", "step", "first", "pairs", "longest"])

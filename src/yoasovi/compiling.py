@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,7 +15,6 @@ import numpy as np
 # Programs of the same parts and shapes are reused from fit to fit; the oldest go first, so many fits leave no leak.
 _STORE: OrderedDict[Any, Any] = OrderedDict()
 _MOST = 256
-_COMPILED = [0]  # programs ever compiled
 
 
 class Clock:
@@ -64,15 +64,30 @@ def as_arrays(tree):
 
 
 def _compile(fn: Callable, args: tuple):
-    _COMPILED[0] += 1
-    try:
-        return jax.jit(fn).lower(*args).compile()
-    except (TypeError, ValueError):
-        # JAX remembers what it traced in one precision when it traces the same function in the other, and then
-        # trips over its own types. Forget, and try once more: a real error comes back.
-        pass
-    jax.clear_caches()  # outside the handler: the exception itself would keep those memories alive
+    if _MIXED.entered and not _MIXED.compiled:
+        _forget()
+        _MIXED.compiled = True
     return jax.jit(fn).lower(*args).compile()
+
+
+class _Mixed:
+    """Whether a fit runs in another precision than the user's own, and whether it has compiled anything yet."""
+
+    entered = False
+    compiled = False
+
+
+_MIXED = _Mixed()
+
+
+def _forget() -> None:
+    """Drop what JAX remembers of functions traced so far.
+
+    JAX keeps the converted NumPy constants of a traced function, and would meet the float32 ones in a float64 trace of the
+    same function, or the other way round in the user's own code after the fit. Compiled programs in `_STORE` stay.
+    """
+    jax.clear_caches()
+    gc.collect()
 
 
 def _x64() -> bool:
@@ -90,11 +105,11 @@ def precision():
     if jax.default_backend() != "cpu" or _x64():
         yield
         return
-    before = _COMPILED[0]
+    _MIXED.entered, _MIXED.compiled = True, False
     try:
         with jax.enable_x64(True):
             yield
     finally:
-        if _COMPILED[0] > before:
-            # What JAX remembers of a function's NumPy constants would break the user's own float32 use of it.
-            jax.clear_caches()
+        if _MIXED.compiled:
+            _forget()
+        _MIXED.entered = False

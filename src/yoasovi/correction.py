@@ -1,9 +1,10 @@
 """From q towards the posterior: adaptive importance resampling with values of log p only.
 
-A first pool comes from an even mixture of q and a wider q, so that the weights stay bounded in the tails. Then the
-proposal learns the posterior's shape: kernels around resampled points, shrunk towards the mean so that mean and covariance
-are kept (West 1993), drawn from and added to the pool, all weighted by the mixture of everything drawn so far
-(Cornuet et al. 2012). Kernels do not reach far in many dimensions: above `KERNELS_UP_TO` the pool comes from q alone.
+Everything happens in q's own units, where a draw is eps ~ N(0, I) and its weight is p/q. A first pool comes from an even
+mixture of q and a wider q, so that weights stay bounded in the tails. Then the proposal learns the posterior's shape:
+kernels around resampled points, shrunk towards the mean so that mean and covariance are kept (West 1993), drawn from and
+added to the pool, all weighted by the mixture of everything drawn so far (Cornuet et al. 2012). Kernels do not reach far
+in many dimensions: above `KERNELS_UP_TO` they live in the few directions in which the weighted pool differs most from q.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from scipy.special import logsumexp
 
 from yoasovi.diagnostics import effective_size, importance_weights
 
-KERNELS_UP_TO = 30
+KERNELS_UP_TO, _DIRECTIONS = 30, 3
 _CENTRES, _ROUNDS = 1000, 6
 # Weights this even say that q has found all of the posterior; others may look even before a corner of it was seen.
 _EASY = 0.3
-WIDER = 2.25  # variance of the wide half of the first pool, relative to q
+_WIDE = 1.5  # scale of the wide half of the first pool, relative to q
+
+Law = Callable[[np.ndarray], np.ndarray]  # eps (n, d) -> log density relative to N(0, I)
 
 
 class Pool(NamedTuple):
     """Weighted draws that stand for the posterior."""
 
-    theta: np.ndarray  # (n, d), unconstrained
+    eps: np.ndarray  # (n, d), in q's own units
     weights: np.ndarray  # (n,), they sum to one
 
     @property
@@ -37,39 +40,27 @@ class Pool(NamedTuple):
         """Draw n points by systematic resampling: as even as the weights allow."""
         positions = (np.arange(n) + rng.uniform()) / n
         chosen = np.searchsorted(np.cumsum(self.weights), positions).clip(0, len(self.weights) - 1)
-        return self.theta[rng.permutation(chosen)]
+        return self.eps[rng.permutation(chosen)]
 
 
-def pool(
-    log_p: Callable[[np.ndarray], np.ndarray],
-    draw: Callable[[int, float], np.ndarray],
-    log_q: Callable[[np.ndarray, float], np.ndarray],
-    size: int,
-    rng: np.random.Generator,
-) -> Pool:
+def pool(log_ratio: Callable[[np.ndarray], np.ndarray], dim: int, size: int, rng: np.random.Generator) -> Pool:
     """Gather weighted draws round by round, until they are worth `size` independent ones or enough was spent.
 
-    `draw(n, widening)` and `log_q(theta, widening)` describe q, or q with its variance multiplied by `widening`.
+    `log_ratio` gives log p - log q at eps, shape (n, dim) to (n,).
     """
     each = max(3 * size, 2000)
-    theta, values = np.empty((0, 0)), np.empty(0)
-    laws: list[Callable[[np.ndarray], np.ndarray]] = []
-    gathered, easy = Pool(theta, values), False
+    eps, ratios = np.empty((0, dim)), np.empty(0)
+    laws: list[Law] = []
     densities: list[np.ndarray] = []  # of every law so far, at every draw so far
+    gathered, easy = Pool(eps, ratios), False
     for _ in range(_ROUNDS):
-        if not laws:
-            law, more = _around_q(draw, log_q, each)
-        elif theta.shape[1] > KERNELS_UP_TO:
-            law, more = laws[0], draw(each * (len(laws) + 1), 1.0)[-each:]
-        else:
-            law, more = _kernels(gathered, each, rng)
+        law, more = _kernels(gathered, each, rng) if laws else _around_q(dim, each, rng)
         densities = [np.concatenate([old, past(more)]) for old, past in zip(densities, laws, strict=True)]
-        theta = np.concatenate([theta.reshape(-1, more.shape[1]), more])
-        values = np.concatenate([values, log_p(more)])
+        eps, ratios = np.concatenate([eps, more]), np.concatenate([ratios, log_ratio(more)])
         laws.append(law)
-        densities.append(law(theta))
+        densities.append(law(eps))
         # All rounds have the same size, so the mixture of all that was drawn is the plain mean of the laws.
-        gathered = Pool(theta, importance_weights(values - logsumexp(densities, axis=0)))
+        gathered = Pool(eps, importance_weights(ratios - logsumexp(densities, axis=0)))
         if len(laws) == 1:
             easy = gathered.effective_size > _EASY * each
         if gathered.effective_size >= size and (easy or len(laws) >= 5):
@@ -77,32 +68,45 @@ def pool(
     return gathered
 
 
-def _around_q(draw, log_q, n: int):
+def _around_q(dim: int, n: int, rng: np.random.Generator) -> tuple[Law, np.ndarray]:
     """q, or where there are few dimensions an even mixture of q and a wider q; and n draws from it."""
-    some = draw(n, 1.0)
-    if some.shape[1] > KERNELS_UP_TO:
-        return (lambda x: log_q(x, 1.0)), some
-    both = np.concatenate([some[: n - n // 2], draw(n // 2, WIDER)])
-    return (lambda x: np.logaddexp(log_q(x, 1.0), log_q(x, WIDER)) - np.log(2.0)), both
+    eps = rng.normal(size=(n, dim))
+    if dim > KERNELS_UP_TO:
+        return (lambda x: np.zeros(len(x))), eps
+    eps[n // 2 :] *= _WIDE
+
+    def law(x):
+        wider = 0.5 * (x**2).sum(1) * (1.0 - 1.0 / _WIDE**2) - dim * np.log(_WIDE)
+        return np.logaddexp(0.0, wider) - np.log(2.0)
+
+    return law, eps
 
 
-def _kernels(so_far: Pool, n: int, rng: np.random.Generator):
-    """A mixture of Gaussian kernels with the pool's mean and covariance, and n draws from it."""
-    theta, weights = so_far
-    d = theta.shape[1]
+def _kernels(so_far: Pool, n: int, rng: np.random.Generator) -> tuple[Law, np.ndarray]:
+    """A mixture of Gaussian kernels with the pool's mean and covariance in some directions, q in the others."""
+    eps, weights = so_far
+    dim = eps.shape[1]
+    mean = weights @ eps
+    covariance = (eps - mean).T @ ((eps - mean) * weights[:, None])
+    axes = np.eye(dim)
+    if dim > KERNELS_UP_TO:
+        values, vectors = np.linalg.eigh(covariance + np.outer(mean, mean))
+        axes = vectors[:, np.argsort(-np.abs(np.log(np.maximum(values, 1e-12))))[:_DIRECTIONS]]
+    d = axes.shape[1]
     width = min(0.9, (4.0 / ((d + 2.0) * 300.0)) ** (1.0 / (d + 4.0)))  # Silverman's, for about 300 effective draws
-    mean = weights @ theta
-    covariance = (theta - mean).T @ ((theta - mean) * weights[:, None])
-    factor = np.linalg.cholesky(covariance + 1e-9 * np.diag(np.diag(covariance) + 1e-300))
+    middle, spread = mean @ axes, axes.T @ covariance @ axes
+    root = width * np.linalg.cholesky(spread + 1e-9 * np.diag(np.diag(spread) + 1e-300))
     keep = np.sqrt(1.0 - width**2)
-    centres = keep * so_far.resample(_CENTRES, rng) + (1.0 - keep) * mean
-    root = width * factor
+    centres = keep * (so_far.resample(_CENTRES, rng) @ axes) + (1.0 - keep) * middle
     inverse, log_det = np.linalg.inv(root), np.log(np.diag(root)).sum()
     white_centres = centres @ inverse.T
 
-    def log_density(x):
-        white = x @ inverse.T
+    def law(x):
+        inside = x @ axes
+        white = inside @ inverse.T
         squares = (white**2).sum(1)[:, None] + (white_centres**2).sum(1) - 2.0 * white @ white_centres.T
-        return logsumexp(-0.5 * squares, axis=1) - np.log(len(centres)) - log_det - 0.5 * d * np.log(2.0 * np.pi)
+        return logsumexp(-0.5 * squares, axis=1) - np.log(len(centres)) - log_det + 0.5 * (inside**2).sum(1)
 
-    return log_density, centres[rng.integers(len(centres), size=n)] + rng.normal(size=(n, d)) @ root.T
+    more = rng.normal(size=(n, dim))
+    inside = centres[rng.integers(len(centres), size=n)] + rng.normal(size=(n, d)) @ root.T
+    return law, more + (inside - more @ axes) @ axes.T

@@ -15,7 +15,7 @@ from yoasovi.acceptance import open_uniform
 from yoasovi.compiling import Clock, as_arrays, call, precision
 from yoasovi.correction import pool
 from yoasovi.diagnostics import Estimate
-from yoasovi.errors import positive_integer
+from yoasovi.errors import check, positive_integer
 from yoasovi.families import Gaussian
 from yoasovi.gradients import Problem
 from yoasovi.model import Model
@@ -68,21 +68,22 @@ class Fit:
         positive_integer("n", "sample", n)
         if corrected is None:
             corrected = self.worth_correcting
+        check(not corrected or isinstance(self.family, Gaussian), "corrected", "sample", "False for discrete q", corrected)
         theta = self._corrected(n, seed) if corrected else self._draw(n, seed)
         return self._constrain(theta)
 
     @cached_property
     def worth_correcting(self) -> bool:
         """Is q visibly not the posterior? KL(q||p) is about Var(log p - log q)/2 near a Gaussian."""
-        continuous = not any(s.discrete for s in self.model.density.sites) and not self.model.density.local_sites
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
-        return continuous and self.model.differentiable and spread.size > 1 and float(np.var(spread)) > 0.05
+        can = isinstance(self.family, Gaussian) and self.model.differentiable and spread.size > 1
+        return can and float(np.var(spread)) > 0.01
 
-    def _draw(self, n: int, seed: int, widen: float = 1.0) -> Any:
+    def _draw(self, n: int, seed: int) -> Any:
         static = (self.model.density, self.family)
         with precision():
             blocks = [
-                call(Clock(), _draw_block, static, self.params, widen, seed, 1 if widen == 1.0 else 2, i)
+                call(Clock(), _draw_block, static, self.params, seed, i)
                 for i in range(-(-n // _BLOCK))
             ]
             return jax.tree.map(lambda *x: np.concatenate([np.asarray(b) for b in x])[:n], *blocks)
@@ -94,20 +95,17 @@ class Fit:
             return {k: np.asarray(v) for k, v in out.items()}
 
     def _corrected(self, n: int, seed: int) -> np.ndarray:
+        static, params, inputs = (self.model.density, self.family), self.params, self.model.inputs
         with precision():
-            inputs, params = as_arrays(self.model.inputs), as_arrays(self.params)
-            static = (self.model.density, self.family)
 
-            def log_p(theta):
-                self.num_values += len(theta)
-                return _in_blocks(lambda block: call(Clock(), _log_p_block, static, inputs, block), theta)
-
-            def log_q(theta, widen):
-                return _in_blocks(lambda block: call(Clock(), _log_q_block, static, params, widen, block), theta)
+            def log_ratio(eps):
+                self.num_values += len(eps)
+                return _in_blocks(lambda block: call(Clock(), _ratio_at, static, inputs, params, block), eps)
 
             rng = np.random.default_rng(seed)
-            gathered = pool(log_p, lambda m, widen: self._draw(m, seed, widen), log_q, n // 2, rng)
-            return gathered.resample(n, rng)
+            gathered = pool(log_ratio, self.family.noise_size(self.model.density), n // 2, rng)
+            chosen = gathered.resample(n, rng)
+            return _in_blocks(lambda block: call(Clock(), _place, static, params, block), chosen)
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior means on the constrained scale."""
@@ -177,20 +175,19 @@ def _noise(density, family, seed, stream, i):
     return open_uniform(key, (_BLOCK, family.noise_size(density)))
 
 
-def _draw_block(density, family, params, widen, seed, stream, i):
-    uniform = _noise(density, family, seed, stream, i)
-    params = family.widen(params, widen) if isinstance(family, Gaussian) else params
-    return jax.vmap(lambda u: family.draw(density, params, u))(uniform)
+def _draw_block(density, family, params, seed, i):
+    return jax.vmap(lambda u: family.draw(density, params, u))(_noise(density, family, seed, 1, i))
 
 
-def _log_p_block(density, family, inputs, theta):
-    problem = Problem(density, family, inputs)
-    return jax.lax.map(lambda x: problem.terms(x).total(), theta, batch_size=100)
+def _ratio_at(density, family, inputs, params, eps):
+    def one(e):
+        return density.free_terms(inputs, family.place(params, e)).total() + family.minus_log_q(params, e)
+
+    return jax.lax.map(one, eps, batch_size=100)
 
 
-def _log_q_block(density, family, params, widen, theta):
-    problem, params = Problem(density, family, None), family.widen(params, widen)
-    return jax.vmap(lambda x: problem.log_q(params, x))(theta)
+def _place(density, family, params, eps):
+    return jax.vmap(lambda e: family.place(params, e))(eps)
 
 
 def _ratio_block(density, family, inputs, params, seed, i):
