@@ -244,19 +244,19 @@ def test_nonfinite_raise_names_the_culprit():
 
 
 def test_importance_correction_recovers_a_skewed_posterior():
-    """log of an exponential variable: a Gaussian cannot have its skew, corrected draws do."""
-    model = density(lambda p: jnp.sum(p["x"] - jnp.exp(p["x"])), 2)
+    """log of a gamma variable: a Gaussian cannot have its skew nor its variance, corrected draws do."""
+    model = density(lambda p: jnp.sum(2.0 * p["x"] - jnp.exp(p["x"])), 2)
     fit = yo.fit(model)
-    euler, variance = -0.5772, np.pi**2 / 6
+    assert fit.worth_correcting
     before = fit.num_values
-    corrected = fit.sample(8000, corrected=True)["x"]
+    corrected = fit.sample(8000)["x"]
     assert fit.num_values > before
-    np.testing.assert_allclose(corrected.mean(0), euler, atol=0.08)
     plain = fit.sample(8000, corrected=False)["x"]
-    short = np.abs(plain.var(0) - variance)
-    assert (short > 0.4).all() and (np.abs(corrected.var(0) - variance) < 0.5 * short).all()
+    np.testing.assert_allclose(corrected.mean(0), 0.4228, atol=0.05)  # digamma(2)
+    np.testing.assert_allclose(corrected.var(0), 0.6449, atol=0.09)  # trigamma(2)
+    assert (plain.var(0) < 0.55).all()
     skew = lambda x: (((x - x.mean()) / x.std()) ** 3).mean()
-    assert skew(corrected[:, 0]) < -0.8 and abs(skew(plain[:, 0])) < 0.2
+    assert skew(corrected[:, 0]) < -0.45 and abs(skew(plain[:, 0])) < 0.2
 
 
 def test_a_pool_from_the_posterior_itself_has_even_weights():

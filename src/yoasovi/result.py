@@ -13,7 +13,7 @@ import numpy as np
 from yoasovi import diagnostics
 from yoasovi.acceptance import open_uniform
 from yoasovi.compiling import Clock, as_arrays, call, precision
-from yoasovi.correction import pool
+from yoasovi.correction import KERNELS_UP_TO, pool
 from yoasovi.diagnostics import Estimate
 from yoasovi.errors import check, positive_integer
 from yoasovi.families import Gaussian
@@ -74,9 +74,10 @@ class Fit:
 
     @cached_property
     def worth_correcting(self) -> bool:
-        """Is q visibly not the posterior? KL(q||p) is about Var(log p - log q)/2 near a Gaussian."""
+        """Whether q is visibly not the posterior (KL is about Var(log p - log q)/2), in few enough dimensions to mend."""
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
-        can = isinstance(self.family, Gaussian) and self.model.differentiable and spread.size > 1
+        few = isinstance(self.family, Gaussian) and self.family.noise_size(self.model.density) <= KERNELS_UP_TO
+        can = few and self.model.differentiable and spread.size > 1
         return can and float(np.var(spread)) > 0.01
 
     def _draw(self, n: int, seed: int) -> Any:

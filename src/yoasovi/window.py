@@ -30,6 +30,7 @@ class WindowControl(NamedTuple):
     cap: jax.Array  # most that one natural step may move a mean, in its own standard deviations
     failures: jax.Array  # of the line, in a row
     windows: jax.Array  # so far in this kind
+    asked: jax.Array  # how often a line was turned to
 
 
 # A step of a tenth of a standard deviation is safe; far from the posterior, where all steps agree, more is better.
@@ -153,7 +154,7 @@ class Window:
         number = lambda x: jnp.asarray(x, float)
         none = jnp.asarray(0)
         return WindowControl(
-            jnp.asarray(STEPS), jnp.asarray(4 * self.first), number(length), number(1.0), number(_CAP), none, none
+            jnp.asarray(STEPS), jnp.asarray(4 * self.first), number(length), number(1.0), number(_CAP), none, none, none
         )
 
     def plan(self, control):
@@ -242,20 +243,31 @@ class Window:
         capacity = self.capacity(problem)
         windows = control.windows + 1
         near = (full_size <= 2 * control.size + 32) & (signal < 1.0 + 0.25 * dim)
-        scales_done = (~seen.worse & (near | (seen.gain < 1.0) | (windows > 40))) | (windows > 60) | (size > capacity)
+        # Where a full line costs little more, correlations soon deserve one: along the axes alone progress can crawl.
+        most = 8 if full_size <= 4 * self.first else 40
+        little = seen.gain + self.sure * seen.se < 1.0
+        scales_done = (~seen.worse & (near | little | (windows > most))) | (windows > most + 20) | (size > capacity)
         line_done = (failures >= 2) | (size > capacity)
 
-        here = WindowControl(
-            control.kind, jnp.minimum(size, capacity), length, trust, jnp.asarray(_CAP, float), failures, windows
+        here = control._replace(
+            size=jnp.minimum(size, capacity), length=length, trust=trust, failures=failures, windows=windows
         )
         to_line = here._replace(
             kind=jnp.asarray(LINE), size=jnp.maximum(control.size, full_size), length=jnp.minimum(length, 1.0),
-            failures=jnp.asarray(0), windows=jnp.asarray(0),
+            failures=jnp.asarray(0), windows=jnp.asarray(0), asked=control.asked + 1,
         )  # fmt: skip
         to_steps = self._first_steps(problem)
+        # A line that fails far from the posterior says that it was asked too soon; one that fails near it, that the
+        # posterior is not Gaussian enough.
+        to_scales = here._replace(
+            kind=jnp.asarray(SCALES), size=jnp.asarray(self.first), length=jnp.asarray(1.0), trust=jnp.asarray(16.0),
+            failures=jnp.asarray(0), windows=jnp.asarray(0),
+        )  # fmt: skip
         pick = lambda c, a, b: jax.tree.map(lambda x, y: jnp.where(c, x, y), a, b)
+        far = (signal + noise > 10.0 * (1 + dim)) & (control.asked < 3)
+        after_line = pick(far, to_scales, to_steps)
         after_scales = to_line if full_size else to_steps
-        return pick(full, pick(line_done, to_steps, here), pick(scales_done, after_scales, here)), settled
+        return pick(full, pick(line_done, after_line, here), pick(scales_done, after_scales, here)), settled
 
 
 class _Seen(NamedTuple):
