@@ -177,8 +177,10 @@ def test_heavy_tails_do_not_bias_the_scales():
     grid = np.linspace(0.7, 1.6, 400)
     values = [np.sum(weights * np.asarray(dist.StudentT(df, 0.0, 1.0).log_prob(s * nodes))) + np.log(s) for s in grid]
     best = grid[int(np.argmax(values))]
-    fit = yo.fit(density(log_p, 3), family="mean_field")
-    np.testing.assert_allclose(np.exp(fit.params.log_scale), best, rtol=0.08)
+    model = density(log_p, 3)
+    scales = [np.exp(yo.fit(model, family="mean_field", seed=seed).params.log_scale) for seed in range(6)]
+    # One scale may be 10% off within the tolerance of 0.02 nats; over 18 of them (sd 0.04 each) a bias would show.
+    np.testing.assert_allclose(np.mean(scales), best, rtol=0.05)
 
 
 def test_the_first_length_of_steps_does_not_matter():

@@ -138,7 +138,7 @@ class Window:
 
     def capacity(self, problem: Problem) -> int:
         """Most draws a line is fitted to; longer windows would do better as natural steps."""
-        return max(8 * self.first, 4 * problem.family.line_size(problem.density.dim))
+        return max(32 * self.first, 4 * problem.family.line_size(problem.density.dim))
 
     def init(self, problem, trust):
         start = self._first_steps(problem)
@@ -151,10 +151,11 @@ class Window:
     def _first_steps(self, problem: Problem) -> WindowControl:
         """Begin with windows of natural steps."""
         length = min(self.step, problem.family.longest_first_step(problem.density.dim))
+        size = max(4 * self.first, 2 * int(1.5 / length))  # long enough to get somewhere
         number = lambda x: jnp.asarray(x, float)
         none = jnp.asarray(0)
         return WindowControl(
-            jnp.asarray(STEPS), jnp.asarray(4 * self.first), number(length), number(1.0), number(_CAP), none, none, none
+            jnp.asarray(STEPS), jnp.asarray(size), number(length), number(1.0), number(_CAP), none, none, none
         )
 
     def plan(self, control):
@@ -181,22 +182,27 @@ class Window:
         se = jnp.where(journey.finite, gain.se, 0.0)
         flat = max(self.flat, problem.density.dim / 3000)
         better, worse = mean > self.sure * se, mean < -self.sure * se
-        seen = _Seen(mean, se, better, worse, jnp.abs(mean) + self.sure * se < flat, noise.mean)
+        # A gain that is small but sure is progress: on a plateau there may be no other.
+        small = (jnp.abs(mean) + self.sure * se < flat) & ~(better & (mean > 0.2 * flat))
+        # A short window of short steps is flat because it went nowhere.
+        travelled = (control.length * control.size >= 1.0) | (control.size >= self.longest)
+        seen = _Seen(mean, se, better, worse, small, travelled, noise.mean)
         strictness = self.tempering.strictness(self.tempering.init(), t)
         lucky = seen.small & (jnp.log(jax.random.uniform(k_luck, dtype=mean.dtype)) < strictness * mean / se)
         # Gains with heavy tails: an undecided mean is believed only if most of the pairs agree with it.
         likely = (mean > 0) & (gain.wins > 0.5)
         accept = better | (~worse & (lucky | likely))
         before, control = control, self._after_steps(control, problem, seen)
-        settled = jnp.asarray(False)
+        settled = seen.travelled & (jnp.abs(mean) + self.sure * se < 2.0 * self.tolerance * flat / self.flat)
         if journey.forecast is not None:
-            lined, settled = self._after_line(before, problem, journey.forecast, seen)
+            lined, lines_settled = self._after_line(before, problem, journey.forecast, seen)
             control = jax.tree.map(lambda a, b: jnp.where(stepping, a, b), control, lined)
+            settled = jnp.where(stepping, settled, lines_settled)
         resume = jnp.where(stepping & ~worse, jnp.where(better & (noise.mean < 0), END, CANDIDATE), INCUMBENT)
         progressed = better & ~seen.small
         return Verdict(
-            accept=accept, rollback=worse, resume=resume, missed=stepping & seen.small & ~worse, progressed=progressed,
-            settled=settled & ~stepping, stuck=stepping & (control.length < 1e-7),
+            accept=accept, rollback=worse, resume=resume, missed=stepping & seen.small & ~worse & seen.travelled,
+            progressed=progressed, settled=settled, stuck=stepping & (control.length < 1e-7),
             yardstick=jnp.where(accept, gain.elbo, yardstick), elbo=gain.elbo, gain=mean, gain_se=se, strictness=strictness,
             values=2 * gains.pairs.sum(), nonfinite=gains.nonfinite.sum(), control=control,
         )  # fmt: skip
@@ -209,8 +215,9 @@ class Window:
         capped = control.cap > _CAP
         clear, noisy = better & (noise < 0.1 * gain), better & (noise > jnp.maximum(gain, 0.25 * problem.density.dim**0.5))
         long = control.length >= self.longest_step
+        idle = flat & ~seen.travelled
         length = control.length * jnp.select(
-            [clear & ~long, (noisy | worse) & ~capped, flat, ~better & ~worse], [1.5, 0.5, 0.5, 0.7], 1.0
+            [clear & ~long, (noisy | worse) & ~capped, flat & ~idle, ~better & ~worse & ~idle], [1.5, 0.5, 0.5, 0.7], 1.0
         )
         cap = control.cap * jnp.select([clear & long, noisy & capped, worse & capped], [2.0, 0.5, 0.25], 1.0)
         growth = jnp.select([flat, better & (noise > 0.25 * gain), ~better & ~worse], [2.0, 1.5, 1.5], 1.0)
@@ -227,12 +234,15 @@ class Window:
         full = control.kind == LINE
         short = seen.worse | (seen.gain + self.sure * seen.se < 0.25 * expected)
         kept = seen.better & (seen.gain > 0.75 * expected) & ~short
-        longest = jnp.where(seen.gain > 1.2 * expected, 1.5, jnp.maximum(1.0, control.length))
+        # A shrunk line promises too little where there is much noise; only elsewhere does more call for longer steps.
+        longest = jnp.where((seen.gain > 1.2 * expected) & (signal > 4.0 * noise), 1.5, 1.0)
         length = jnp.where(short, jnp.maximum(0.5 * control.length, 0.1), control.length)
         length = jnp.where(kept, jnp.minimum(longest, 1.5 * control.length), length)
         trust = jnp.where(short, jnp.maximum(4.0, jnp.sqrt(control.trust)), control.trust)
         trust = jnp.where(kept, jnp.minimum(2.0 * trust, 1e4), trust)
-        settled = seen.small & (signal + noise < 2.0 * self.tolerance) & (full if full_size else True)
+        # A posterior that bends (much noise about the line) may have plateaus on which no line promises anything.
+        straight = noise * control.size < 1.5
+        settled = seen.small & straight & (signal + noise < 2.0 * self.tolerance) & (full if full_size else True)
 
         paying = seen.better & (seen.gain > jnp.maximum(0.5 * expected, 0.1))
         blurred = ~paying & (noise > 0.25 * signal)
@@ -276,6 +286,7 @@ class _Seen(NamedTuple):
     better: jax.Array
     worse: jax.Array
     small: jax.Array
+    travelled: jax.Array
     noise: jax.Array  # how much better the average of a window is than its end
 
 

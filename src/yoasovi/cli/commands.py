@@ -153,7 +153,7 @@ def compare(
             print(f"[{i + 1}/{len(names)}] {rows[-1].in_a_line()}", file=sys.stderr)
         if rows[-1].interrupted:
             break
-    best = optimum(models[names[0]])
+    best = next((optimum(found) for found in models.values() if found.optimum), None)
     if json_:
         print(json.dumps({"model": model, "optimum": best, "methods": [x for row in rows for x in row.as_json(best)]}))
         return

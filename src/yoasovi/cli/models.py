@@ -20,11 +20,15 @@ BUILT_INS = (
 )  # fmt: skip
 
 
+# How the mixtures are put to a method; the paper's labels and raw parameters where nothing is said. Unconstrained
+# parameters are part of the default method; methods that differentiate through the draw need labels summed out.
+MIXTURE_FORMS = {"yoasovi": "free", "advi": "summed", "yoasovi-step": "summed"}
+
+
 def find_model(text: str, method: str = "yoasovi") -> Model:
-    """Give the built-in of this name, with the parameters that suit the method, or what `path.py:name` refers to."""
+    """Give the built-in of this name, in the form that suits the method, or what `path.py:name` refers to."""
     if text in BUILT_INS:
-        # The paper's methods move raw parameters; unconstrained ones are part of the default method.
-        return _built_in(text, "free" if method == "yoasovi" else "paper")
+        return _built_in(text, MIXTURE_FORMS.get(method, "paper") if text.startswith("mixture") else "")
     path, colon, name = text.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise ValueError(f"no model {text!r}: it must be one of {', '.join(BUILT_INS)}, or path.py:name.")
@@ -32,7 +36,7 @@ def find_model(text: str, method: str = "yoasovi") -> Model:
 
 
 @cache
-def _built_in(name: str, parameters: str) -> Model:
+def _built_in(name: str, form: str) -> Model:
     import numpy as np
 
     from yoasovi import models
@@ -40,7 +44,10 @@ def _built_in(name: str, parameters: str) -> Model:
 
     if name.startswith("mixture"):
         p, k = map(int, name.split("-")[1:])
-        return models.GaussianMixture(simulate.mixture(p, k), k, parameters=parameters)
+        y = simulate.mixture(p, k)
+        if form == "summed":
+            return models.GaussianMixture(y, k, assignments="marginal")
+        return models.GaussianMixture(y, k, parameters=form)
     if name.startswith("eight-schools"):
         effects, errors = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
         return models.HierarchicalNormal(effects, sd=errors, centered=name.endswith("centered"))

@@ -92,6 +92,11 @@ def optimum(model: Model) -> float | None:
     return None if model.optimum is None else float(model.optimum())
 
 
+def distance(fit: Fit, optimum: float | None) -> float | None:
+    """Give how far below the optimum a fit ended, if it was of the model whose optimum that is."""
+    return None if optimum is None or fit.model.optimum is None else optimum - fit.elbo.value
+
+
 def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any]:
     """Give what is known of a fit as plain numbers; those that are not finite become null."""
     finite = lambda x: None if x is None or not math.isfinite(x) else float(x)
@@ -101,7 +106,7 @@ def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any
         "seed": fit.seed,
         "elbo": {"value": finite(fit.elbo.value), "se": finite(fit.elbo.se)},
         "reported_elbo": finite(fit.reported_elbo),
-        "distance_to_optimum": None if optimum is None else finite(optimum - fit.elbo.value),
+        "distance_to_optimum": finite(distance(fit, optimum)),
         "dic": finite(dic),
         "converged": bool(fit.converged),
         "stop_reason": fit.stop_reason.name.lower(),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from yoasovi.cli.models import BUILT_INS
+from yoasovi.cli.models import BUILT_INS, MIXTURE_FORMS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,8 @@ def _columns(optimum: float | None, seeds: int) -> tuple[list[Column], list[Colu
         return count(lambda f: f.num_steps)(row) + ("*" if row.limited else " ")
 
     def distance(row: Row) -> str:
-        return "–" if optimum is None else number(optimum - mean(lambda f: f.elbo.value)(row))
+        known = optimum is not None and row.fits[0].model.optimum is not None
+        return number(optimum - mean(lambda f: f.elbo.value)(row)) if known else "–"
 
     def dic(row: Row) -> str:
         known = [x for x in row.dics if x is not None]
@@ -128,9 +129,14 @@ def footnotes(model: str, rows: list[Row], optimum: float | None, restarts: int,
     if optimum is not None:
         notes.append(f"Distance to {optimum:,.2f}, the best of 20 starts of coordinate ascent.")
     if model.startswith("mixture") and model in BUILT_INS:
-        raw = ", ".join(name for name in names if name != "yoasovi")
-        kinds = {"unconstrained for yoasovi": "yoasovi" in names, f"the paper's, raw and clipped, for {raw}": bool(raw)}
-        notes.append(f"Parameters of q: {'; '.join(kind for kind, used in kinds.items() if used)}.")
+        of = lambda form: ", ".join(name for name in names if MIXTURE_FORMS.get(name, "paper") == form)
+        forms = {"free": "unconstrained", "paper": "the paper's, raw and clipped,"}
+        said = [f"{words} for {of(form)}" for form, words in forms.items() if of(form)]
+        if said:
+            notes.append(f"Parameters of q: {'; '.join(said)}.")
+        if summed := of("summed"):
+            notes.append(f"For {summed} the labels are summed out, as gradients need: another, tighter bound on the same "
+                         "evidence, so its ELBO is not to be compared with the others'.")  # fmt: skip
     if any(row.limited for row in ran):
         notes.append("* Ran to its limit of steps.")
     if seeds > 1:
