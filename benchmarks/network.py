@@ -20,8 +20,9 @@ print("| seed | ELBO | gradients | values | stopped | run s |\n|---|---|---|---|
 for seed in range(options.seeds):
     fit = yo.fit(model, seed=seed, max_steps=39_800, progress=False)
     fits.append(fit)
-    cells = seed, fit.elbo, f"{fit.num_gradients:,}", f"{fit.num_values:,}", fit.stop_reason.name.lower(), f"{fit.seconds.run:.0f}"
+    stop = fit.stop_reason.name.lower()
+    cells = seed, fit.elbo, f"{fit.num_gradients:,}", f"{fit.num_values:,}", stop, f"{fit.seconds.run:.0f}"
     print("|", " | ".join(map(str, cells)), "|", flush=True)
-elbos = [f.elbo.value for f in fits]
-print(f"\nELBO {np.mean(elbos):,.1f} ± {np.std(elbos):.1f} over seeds, worst {min(elbos):,.1f}; "
-      f"gradients: median {np.median([f.num_gradients for f in fits]):,.0f}, most {max(f.num_gradients for f in fits):,}.")  # fmt: skip
+elbos, spent = [f.elbo.value for f in fits], [f.num_gradients for f in fits]
+print(f"\nELBO {np.mean(elbos):,.1f} ± {np.std(elbos):.1f} over seeds, worst {min(elbos):,.1f}.")
+print(f"Gradients: median {np.median(spent):,.0f}, most {max(spent):,}.")

@@ -223,7 +223,8 @@ def test_a_method_that_cannot_run_is_a_row_and_an_object_with_the_reason(tmp_pat
 
 
 def test_the_optimum_of_a_mixture_is_that_of_its_latent_labels():
-    answer = json.loads(run("compare", "mixture-2-2", "--methods", "yoasovi-metropolis,advi", "--max-steps", 60, "--json").stdout)
+    args = ["--methods", "yoasovi-metropolis,advi", "--max-steps", 60, "--json"]
+    answer = json.loads(run("compare", "mixture-2-2", *args).stdout)
     assert answer["optimum"] == pytest.approx(-1790.01, abs=0.01)
     latent, summed = (x["distance_to_optimum"] for x in answer["methods"])
     assert latent > 0 and summed is None

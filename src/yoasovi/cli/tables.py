@@ -42,8 +42,9 @@ def _columns(optimum: float | None, seeds: int) -> tuple[list[Column], list[Colu
         return count(lambda f: f.num_steps)(row) + ("*" if row.limited else " ")
 
     def distance(row: Row) -> str:
-        known = optimum is not None and row.fits[0].model.optimum is not None
-        return number(optimum - mean(lambda f: f.elbo.value)(row)) if known else "–"
+        if optimum is None or row.fits[0].model.optimum is None:
+            return "–"
+        return number(optimum - mean(lambda f: f.elbo.value)(row))
 
     def dic(row: Row) -> str:
         known = [x for x in row.dics if x is not None]
