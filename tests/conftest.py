@@ -1,5 +1,10 @@
 """Shared by all tests: small models with known answers, and float64 inside the tests that look at bits."""
 
+import os
+
+# Almost all the time of these tests is XLA's compiling, for models that then run for milliseconds.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 import jax
 import jax.numpy as jnp
 import numpy as np
