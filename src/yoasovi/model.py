@@ -147,6 +147,7 @@ class Model:
     default_family: Any = None
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None
+    labels: Any = None  # `labelled.Labels`: dims, coords and observed variables of labelled output
 
     def __post_init__(self):
         check(isinstance(self.prior, Mapping) and len(self.prior) > 0, "prior", "Model", "a non-empty dict", self.prior)
