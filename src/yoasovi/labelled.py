@@ -12,7 +12,7 @@ import numpy as np
 from yoasovi.compiling import Clock, call, precision
 from yoasovi.extras import need
 from yoasovi.gradients import Problem
-from yoasovi.model import HostDensity, Model, WholeDensity
+from yoasovi.model import HostDensity, Model, WholeDensity, raise_fault
 
 if TYPE_CHECKING:
     from yoasovi.result import Fit
@@ -40,13 +40,16 @@ def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None =
     draws, theta, corrected = fit.draws(n, seed, corrected)
     with precision():
         static, model = (fit.model.density, fit.family), fit.model
-        log_p, log_q = call(Clock(), _log_densities, static, model.inputs, fit.params, theta)
+        log_p, log_q = map(np.asarray, call(Clock(), _log_densities, static, model.inputs, fit.params, theta))
+        raise_fault(model.log_likelihood)
         terms = _log_likelihood(model, labels, draws)
     fit.num_values += len(log_p)
     # Corrected draws stand for the posterior itself: nothing is left to weigh, and log_q - log_p must not weigh again.
-    stats = {"log_p": log_p, "log_q": log_p if corrected else log_q}
-    groups = {"posterior": draws, "sample_stats": stats, "log_likelihood": terms, "posterior_predictive": _predictive(fit, draws)}
-    groups = {k: {name: np.asarray(x)[None] for name, x in v.items()} for k, v in groups.items()}
+    by_draw = {
+        "posterior": draws, "posterior_predictive": _predictive(fit, draws), "log_likelihood": terms,
+        "sample_stats": {"log_p": log_p, "log_q": log_p if corrected else log_q},
+    }  # fmt: skip
+    groups = {k: {name: np.asarray(x)[None] for name, x in v.items()} for k, v in by_draw.items()}  # one chain
     groups |= {"observed_data": dict(labels.observed), "constant_data": dict(labels.constant)}
     groups = {k: v for k, v in groups.items() if v}
     attrs = {"/": _attributes(fit, corrected)}

@@ -256,14 +256,54 @@ class HostDensity:
         return jax.lax.bitcast_convert_type(found, x.dtype)
 
     def _host(self, dtype, words):
-        x = np.ascontiguousarray(words).view(dtype)
+        x = np.array(words).view(dtype)  # a copy, which the function may change
         wide = dtype.itemsize > 4
         x = x[..., 0] if wide else x
-        if self.vectorized:
-            value = np.asarray(self.fn(x.reshape(-1, x.shape[-1])), dtype).reshape(*x.shape[:-1], 1)
-        else:
-            value = np.asarray(self.fn(x), dtype).reshape(1)
+        rows = x.reshape(-1, x.shape[-1])
+        value = np.full(len(rows), np.nan)
+        if self not in _FAULTS:
+            try:
+                value = self._values(rows)
+            except Exception as error:  # raised here it would lose its type; see `raise_fault`
+                _FAULTS[self] = self._with_draw(error, rows)
+        value = value.astype(dtype).reshape(*x.shape[:-1], 1)
         return (value[..., None] if wide else value).view(np.uint32)
+
+    def _values(self, rows: np.ndarray) -> np.ndarray:
+        """Call the function and check what it returns, (S, dim) to (S,)."""
+        found = self.fn(rows) if self.vectorized else self.fn(rows[0])
+        value = np.asarray(found)
+        shape = (len(rows),) if self.vectorized else ()
+        check(value.dtype.kind in "biuf", "fn", "Model.external", "a function returning numbers", found)
+        ok = value.shape == shape or (not self.vectorized and value.size == 1)
+        check(ok, "fn", "Model.external", f"a function returning shape {shape}", f"shape {value.shape}")
+        return value.reshape(-1)
+
+    def _with_draw(self, error: Exception, rows: np.ndarray) -> Exception:
+        """Note on the error which draw raised it; of several, the first that does so alone."""
+        culprit = rows[0] if len(rows) == 1 else None
+        for row in rows if culprit is None else ():
+            try:
+                self._values(row[None])
+            except Exception:
+                culprit = row
+                break
+        shown = f"{len(rows)} draws together" if culprit is None else f"x = {np.array2string(culprit, threshold=20)}"
+        error.add_note(f"raised by `fn` of `Model.external` at {shown}")
+        return error
+
+
+_FAULTS: dict[HostDensity, Exception] = {}  # errors in functions on the host, until the fit raises them
+
+
+def raise_fault(log_likelihood: Callable) -> None:
+    """Raise what a function on the host raised.
+
+    An error that passed through a compiled program would come out as JAX's own. The function is not called again after its
+    error: the program goes on with NaN until the host looks.
+    """
+    if isinstance(log_likelihood, HostDensity) and log_likelihood in _FAULTS:
+        raise _FAULTS.pop(log_likelihood)
 
 
 def _site(name: str, law: Distribution) -> Site:

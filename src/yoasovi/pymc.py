@@ -199,7 +199,7 @@ def _to_jax(inputs, outputs) -> Callable:
 
 def _import_backend() -> None:
     """Import PyMC's JAX backend without what comes with it: 64 bits and a hundred devices for the whole process."""
-    flags, wide = os.environ.get("XLA_FLAGS"), jax.config.jax_enable_x64
+    flags, wide = os.environ.get("XLA_FLAGS"), jax.config.read("jax_enable_x64")
     try:
         need("pymc.sampling.jax", "pymc")
     finally:
@@ -258,7 +258,7 @@ def _begin(model) -> Start:
                 values.append(model.compile_fn(model.logp([variable], sum=False), **fast)(*point)[0])
             except Exception as error:
                 raise ValueError(f"{_named([variable.name])} of the PyMC model: {_first_line(error)}") from error
-    advice = "Check the parameters of its law, its observations and its `initval`, if it has any: NaN, or outside the support?"
+    advice = "Look for NaN, or values outside the support, in the parameters of its law, its observations or its `initval`."
     for i, (variable, value) in enumerate(zip(variables, values, strict=True)):
         where = _named([variable.name])
         if i < len(point) and not np.isfinite(point[i]).all():
