@@ -74,6 +74,12 @@ def supports():
     return model
 
 
+def moving():
+    with pm.Model() as model:
+        pm.Uniform("u", 0, pm.Uniform("x", 1, 5))
+    return model
+
+
 def missing():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("x"), 1, observed=np.ma.masked_invalid([1.0, np.nan, 2.0]))
@@ -89,7 +95,7 @@ def test_log_density_is_pymcs_own(make):
         flat = 0.7 * np.random.default_rng(seed).normal(size=ours.density.dim)
         with precision():
             found = float(ours.density.free_terms(ours.inputs, jnp.asarray(flat)).total())
-            parts = [np.asarray(ours.density.split(flat)[rv.name]) for rv in theirs.free_RVs]
+        parts = [np.asarray(ours.density.split(flat)[site.name]) for site in ours.density.sites]
         assert found == pytest.approx(float(log_p(dict(zip(values, parts, strict=True)))), rel=1e-7)
 
 
@@ -139,12 +145,19 @@ def test_dims_coords_and_data_are_kept():
     np.testing.assert_array_equal(labels.constant["X"], X)
 
 
-def test_deterministics_and_imputed_values_are_in_the_samples():
-    for make, names in ((radon, {"mu", "sd", "a", "z", "b", "sigma"}), (missing, {"x", "y_unobserved", "y"})):
+def test_deterministics_imputed_values_and_moving_supports_are_in_the_samples():
+    for make, sites, names in (
+        (radon, {"mu", "sd", "z", "b", "sigma"}, {"a"}),
+        (missing, {"x", "y_unobserved"}, {"y"}),
+        (moving, {"x", "u_interval__"}, {"u"}),
+    ):
         model = yo.from_pymc(make())
+        assert set(model.prior) == sites
         with precision():
-            shown = jax.eval_shape(model.deterministics, dict(model.start(jax.random.key(0))), model.data)
+            point = model.start(jax.random.key(0))
+            shown = model.deterministics(point, model.data)
         assert set(shown) == names
+    assert 0 < float(shown["u"]) < float(point["x"])
 
 
 def test_importing_pymcs_backend_changes_no_setting_of_the_process():

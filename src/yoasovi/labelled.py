@@ -43,10 +43,11 @@ def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None =
         log_p, log_q = map(np.asarray, call(Clock(), _log_densities, static, model.inputs, fit.params, theta))
         raise_fault(model.log_likelihood)
         terms = _log_likelihood(model, labels, draws)
+        new = _predictive(model, labels, draws, seed)
     fit.num_values += len(log_p)
     # Corrected draws stand for the posterior itself: nothing is left to weigh, and log_q - log_p must not weigh again.
     by_draw = {
-        "posterior": draws, "posterior_predictive": _predictive(fit, draws), "log_likelihood": terms,
+        "posterior": draws, "posterior_predictive": new, "log_likelihood": terms,
         "sample_stats": {"log_p": log_p, "log_q": log_p if corrected else log_q},
     }  # fmt: skip
     groups = {k: {name: np.asarray(x)[None] for name, x in v.items()} for k, v in by_draw.items()}  # one chain
@@ -82,8 +83,13 @@ def _log_likelihood(model: Model, labels: Labels, draws: Mapping[str, np.ndarray
     return {k: x.reshape(len(x), *shape) for x, (k, shape) in zip(parts, labels.blocks.items(), strict=True)}
 
 
-def _predictive(fit: Fit, draws: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    return {}
+def _predictive(model: Model, labels: Labels, draws: Mapping[str, np.ndarray], seed: int) -> Mapping[str, np.ndarray]:
+    """Draw new observations, where the model says how: a function `predictive` of (key, params, data)."""
+    rule = getattr(model, "predictive", None)
+    if rule is None or not labels.observed:
+        return {}
+    made = call(Clock(), _new_observations, (rule,), model.data, draws, seed)
+    return made if isinstance(made, Mapping) else {"y": made}
 
 
 def _attributes(fit: Fit, corrected: bool) -> dict[str, Any]:
@@ -105,3 +111,8 @@ def _log_densities(density, family, inputs, params, theta):
 
 def _terms(fn, data, params):
     return jax.lax.map(lambda p: fn(p, data), params, batch_size=50)
+
+
+def _new_observations(rule, data, draws, seed):
+    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(draws)[0]))
+    return jax.lax.map(lambda x: rule(x[0], x[1], data), (keys, draws), batch_size=50)

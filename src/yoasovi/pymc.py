@@ -1,7 +1,8 @@
 """The PyMC door: a `pm.Model` in, a `Model` out, compiled to JAX by PyMC itself.
 
-Every free variable is a site of its own name on PyMC's unconstrained scale, with PyMC's transform and its Jacobian among the
-terms of log p. Samples show it on its own scale, under the same name, with the model's deterministics.
+Every free variable is a site, with PyMC's own transform as the way to its support. One whose support moves with other
+variables, as y ~ Uniform(0, x) does, is an unconstrained site of PyMC's name for that, `y_interval__`, and y itself a
+deterministic.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import ImproperUniform, constraints
+from numpyro.distributions import ImproperUniform, biject_to, constraints
+from numpyro.distributions.transforms import Transform
 
 from yoasovi.compiling import precision
 from yoasovi.errors import check
@@ -53,12 +55,14 @@ def from_pymc(model: Any) -> Model:
     begin = _begin(model)
     _import_backend()
     with precision():
-        terms, observations, others, data = _compiled(model, [x.shape for x in begin.point.values()])
-        flat = {k: ImproperUniform(constraints.real, (), x.shape) for k, x in begin.point.items()}
-        own = OwnScale(others, tuple(x.name for x in (*model.free_RVs, *model.deterministics)))
+        sites = _sites(model, begin.point)
+        prior = {x.name: ImproperUniform(x.support, (), x.shape) for x in sites}
+        terms, observations, others, data = _compiled(model, sites)
+        shown = tuple(x.rv.name for x in sites if x.moves) + tuple(x.name for x in model.deterministics)
         return Model(
-            prior=flat, log_likelihood=LogTerms(terms), log_marginal=LogTerms(observations), data=data, start=begin,
-            deterministics=own, name=model.name or "PyMC model", labels=_labels(model, own, observations, flat, data),
+            prior=prior, log_likelihood=LogTerms(terms), log_marginal=LogTerms(observations), data=data,
+            start=Start(sites, begin), deterministics=Deterministics(others, shown) if shown else None,
+            name=model.name or "PyMC model", labels=_labels(model, sites, observations, data),
         )  # fmt: skip
 
 
@@ -93,8 +97,8 @@ class LogTerms:
 
 
 @dataclass(frozen=True)
-class OwnScale:
-    """The free variables on their own scales, which take the place of the unconstrained ones, and the deterministics."""
+class Deterministics:
+    """The variables whose support moves, and the model's deterministics."""
 
     graph: Graph
     names: tuple[str, ...]
@@ -105,54 +109,156 @@ class OwnScale:
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
-    """PyMC's initial point on the unconstrained scale, jittered by up to one as PyMC's samplers do."""
+class Warp:
+    """A PyMC transform in JAX, and the shapes on both its sides."""
 
-    point: Mapping[str, np.ndarray]
+    forward: Callable
+    backward: Callable
+    log_jacobian: Callable
+    shape: tuple[int, ...]
+    free_shape: tuple[int, ...]
+
+
+class Support(constraints.Constraint):
+    """Where a PyMC transform leads."""
+
+    def __init__(self, warp: Warp):
+        self.warp = warp
+
+    @property
+    def event_dim(self):
+        return len(self.warp.shape)
+
+    def __call__(self, x):
+        """Take every value: PyMC's density says what is outside."""
+        return jnp.asarray(True)
+
+    def tree_flatten(self):
+        return (), ((), {"warp": self.warp})
+
+
+class Unwarp(Transform):
+    """From the unconstrained scale to a variable's own."""
+
+    def __init__(self, warp: Warp):
+        self.warp = warp
+
+    def __call__(self, x):
+        """Give the variable on its own scale."""
+        return self.warp.backward(x)[0]
+
+    def _inverse(self, y):
+        return self.warp.forward(y)[0]
+
+    def log_abs_det_jacobian(self, x, y, intermediates=None):
+        return jnp.sum(self.warp.log_jacobian(x)[0])
+
+    def forward_shape(self, shape):
+        return self.warp.shape
+
+    def inverse_shape(self, shape):
+        return self.warp.free_shape
+
+    def tree_flatten(self):
+        return (), ((), {"warp": self.warp})
+
+
+biject_to.register(Support, lambda support: Unwarp(support.warp))
+
+
+class Site(NamedTuple):
+    """A free variable and its place in the model."""
+
+    name: str
+    rv: Any
+    value: Any  # the variable that stands for it in PyMC's graphs
+    support: constraints.Constraint
+    shape: tuple[int, ...]
+    moves: bool
+
+
+class Begin(NamedTuple):
+    """PyMC's initial point on the unconstrained scale, in the order of the free variables, and log p as PyMC has it."""
+
+    point: list[np.ndarray]
     log_terms: Callable
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """PyMC's initial point, jittered by up to one on the unconstrained scale as PyMC's samplers do."""
+
+    sites: tuple[Site, ...]
+    begin: Begin
 
     def __call__(self, key):
         """Give a point where log p is finite."""
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
         for i in range(_TRIES):
-            moved = {k: x + 0.5**i * rng.uniform(-1.0, 1.0, x.shape) for k, x in self.point.items()}
-            if all(np.isfinite(x).all() for x in self.log_terms(*moved.values())):
-                return moved
-        return dict(self.point)
+            free = [x + 0.5**i * rng.uniform(-1.0, 1.0, x.shape) for x in self.begin.point]
+            if all(np.isfinite(x).all() for x in self.begin.log_terms(*free)):
+                break
+        else:
+            free = self.begin.point
+        return {x.name: biject_to(x.support)(jnp.asarray(v)) for x, v in zip(self.sites, free, strict=True)}
 
 
 # ---- from PyMC ---------------------------------------------------------------------------------------------
 
 
-def _compiled(model, shapes) -> tuple[Graph, Graph, Graph, dict[str, np.ndarray] | None]:
-    """Compile all terms of log p, those of observations alone, and what samples show."""
-    from pymc.logprob import conditional_logp
+def _sites(model, point: list[np.ndarray]) -> tuple[Site, ...]:
+    """Find each free variable's place: on its own scale, unless the way there depends on other variables."""
+    from pytensor.graph.traversal import ancestors
+
+    sites = []
+    for rv, start in zip(model.free_RVs, point, strict=True):
+        transform, value, shape = model.rvs_to_transforms[rv], model.rvs_to_values[rv], start.shape
+        if transform is None:
+            sites.append(Site(rv.name, rv, value, constraints.real, shape, False))
+            continue
+        own, around = rv.type(rv.name), rv.owner.inputs
+        there, back = transform.backward(value, *around), transform.forward(own, *around)
+        if set(ancestors([there])) & set(model.basic_RVs):
+            sites.append(Site(value.name, rv, value, constraints.real, shape, True))
+            continue
+        jacobian = transform.log_jac_det(value, *around)
+        forward, backward, log_jacobian = _to_jax([own], [back]), _to_jax([value], [there]), _to_jax([value], [jacobian])
+        own_shape = jax.eval_shape(backward, jax.ShapeDtypeStruct(shape, float))[0].shape
+        warp = Warp(forward, backward, log_jacobian, own_shape, shape)
+        sites.append(Site(rv.name, rv, own, Support(warp), own_shape, False))
+    return tuple(sites)
+
+
+def _compiled(model, sites: tuple[Site, ...]) -> tuple[Graph, Graph, Graph, dict[str, np.ndarray] | None]:
+    """Compile all terms of log p, those of observations alone, and what samples show besides the sites."""
+    from pymc.logprob.basic import transformed_conditional_logp
+    from pymc.logprob.utils import replace_rvs_by_values
     from pytensor.graph.replace import clone_replace
 
-    free, seen = model.free_RVs, model.observed_RVs
-    own = {rv: rv.type(rv.name) for rv in free}
-    by_value = conditional_logp({**own, **{rv: model.rvs_to_values[rv] for rv in seen}}, warn_rvs=False)
-    groups = [
-        (model.value_vars, model.logp([*seen, *free, *model.potentials], sum=False)),
-        # As functions of the variables on their own scales, as samples have them.
-        (list(own.values()), [by_value[model.rvs_to_values[rv]] for rv in seen]),
-        (model.value_vars, model.replace_rvs_by_values([*free, *model.deterministics])),
-    ]
-    outputs = [x for _, group in groups for x in group]
+    seen = model.observed_RVs
+    places = dict(
+        rvs_to_values={**{x.rv: x.value for x in sites}, **{rv: model.rvs_to_values[rv] for rv in seen}},
+        rvs_to_transforms={rv: None for rv in seen}
+        | {x.rv: model.rvs_to_transforms[x.rv] if x.moves else None for x in sites},
+    )
+    terms = transformed_conditional_logp([*seen, *model.free_RVs], **places)
+    potentials = replace_rvs_by_values(model.potentials, **places) if model.potentials else []
+    others = [x.rv for x in sites if x.moves] + model.deterministics
+    others = replace_rvs_by_values(others, **places) if others else []
+    groups = [[*terms, *potentials], terms[: len(seen)], others]
+    outputs = [x for group in groups for x in group]
     constants = _constants(outputs)
-    names = tuple(rv.name for rv in free)
-    point = [jax.ShapeDtypeStruct(shape, float) for shape in shapes]
+    names, inputs = tuple(x.name for x in sites), [x.value for x in sites]
+    point = {x.name: jax.ShapeDtypeStruct(x.shape, float) for x in sites}
     for data in (constants, {}):
         slots = {k: variable.type(k) for k, (variable, _) in data.items()}
         opened = iter(clone_replace(outputs, {data[k][0]: slot for k, slot in slots.items()}))
         arrays = {k: array for k, (_, array) in data.items()}
-        graphs = [
-            Graph(_to_jax([*inputs, *slots.values()], [next(opened) for _ in group]), names, tuple(slots))
-            for inputs, group in groups
-        ]
+        compiled = [_to_jax([*inputs, *slots.values()], [next(opened) for _ in group]) for group in groups]
+        graphs = [Graph(fn, names, tuple(slots)) for fn in compiled]
         try:
-            for i in (0, 2):
-                jax.eval_shape(lambda x, d, g=graphs[i]: g(dict(zip(names, x, strict=True)), d), point, arrays)
+            for graph in graphs:
+                jax.eval_shape(graph, point, arrays)
             break
         except Exception:  # a shape or an index made from a constant needs its value: then all are part of the program
             if not data:
@@ -210,12 +316,11 @@ def _import_backend() -> None:
         jax.config.update("jax_enable_x64", wide)
 
 
-def _labels(model, own: OwnScale, observations: Graph, prior, data) -> Labels:
+def _labels(model, sites: tuple[Site, ...], observations: Graph, data) -> Labels:
     from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
 
     coords, dims = coords_and_dims_for_inferencedata(model)
-    point = {k: jax.ShapeDtypeStruct(x.shape(), float) for k, x in prior.items()}
-    terms = jax.eval_shape(lambda p, d: observations(own(p, d), d), point, data)
+    terms = jax.eval_shape(observations, {x.name: jax.ShapeDtypeStruct(x.shape, float) for x in sites}, data)
     names = [rv.name for rv in model.observed_RVs]
     return Labels(
         dims={k: tuple(v) for k, v in dims.items()},
@@ -239,7 +344,7 @@ def _check_variables(model) -> None:
         )
 
 
-def _begin(model) -> Start:
+def _begin(model) -> Begin:
     """Give where fits begin; refuse, by name, the first variable whose log probability is not finite there."""
     variables = [*model.free_RVs, *model.observed_RVs, *model.potentials]
     try:
@@ -266,7 +371,7 @@ def _begin(model) -> Start:
         if not np.isfinite(value).all():
             bad = np.ravel(value)[~np.isfinite(np.ravel(value))][0]
             raise ValueError(f"{where} of the PyMC model: its log probability is {bad} where PyMC begins. {advice}")
-    return Start({rv.name: np.asarray(x, float) for rv, x in zip(model.free_RVs, point, strict=True)}, log_terms)
+    return Begin([np.asarray(x, float) for x in point], log_terms)
 
 
 def _named(names: list[str]) -> str:

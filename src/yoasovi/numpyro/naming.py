@@ -25,12 +25,13 @@ def labels_of(look: Look, replay: Replay) -> Labels:
     )
 
 
-def _dims(site: dict, taken) -> tuple[str | None, ...]:
+def _dims(site: dict, taken: dict[str, dict]) -> tuple[str | None, ...]:
     """Name the axes of a site that belong to plates."""
     shape, event = np.shape(site["value"]), site["fn"].event_dim
     names: list[str | None] = [None] * len(shape)
     for frame in site["cond_indep_stack"]:
         axis = len(shape) - event + frame.dim
-        if 0 <= axis < len(shape) and shape[axis] == frame.size and frame.name not in taken:
+        free = taken.get(frame.name, {"type": "plate"})["type"] == "plate"  # not also the name of a variable
+        if 0 <= axis < len(shape) and shape[axis] == frame.size and free:
             names[axis] = frame.name
     return tuple(names)

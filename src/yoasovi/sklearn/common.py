@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 
 from yoasovi.errors import positive_integer, positive_number
 from yoasovi.fitting import fit as fit_model
+from yoasovi.labelled import Labels
 from yoasovi.model import Model, Params
 from yoasovi.result import Fit
 from yoasovi.stopping import StopReason
@@ -59,9 +60,25 @@ class Weighted:
         return data["weight"] * self.log_likelihood(params, data["rows"])
 
 
+@dataclass(frozen=True)
+class RealRows:
+    """The likelihood of the rows that are not filling."""
+
+    log_likelihood: Callable
+    count: int
+
+    def __call__(self, params: Params, data: Any):
+        """Give one value per row, shape (count,)."""
+        return self.log_likelihood(params, data["rows"])[: self.count]
+
+
 def weighted(model: Model, log_likelihood: Callable, weight: np.ndarray) -> Model:
     """Give the model with this likelihood, its rows weighted."""
-    return replace(model, log_likelihood=Weighted(log_likelihood), data={"rows": model.data, "weight": weight})
+    data, count = {"rows": model.data, "weight": weight}, int(weight.sum())
+    return replace(
+        model, log_likelihood=Weighted(log_likelihood), log_marginal=RealRows(log_likelihood, count), data=data,
+        labels=Labels(blocks={"y": (count,)}),
+    )  # fmt: skip
 
 
 def fit_estimator(estimator, model: Model, restarts: int = 1) -> Fit:
