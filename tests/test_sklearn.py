@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from sklearn.exceptions import ConvergenceWarning  # noqa: E402
-from sklearn.model_selection import GridSearchCV  # noqa: E402
-from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import StandardScaler  # noqa: E402
-from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator  # noqa: E402
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
-from yoasovi.sklearn import (  # noqa: E402
+from yoasovi.sklearn import (
     BayesianGaussianMixture,
     BayesianLinearRegression,
     BayesianLogisticRegression,
