@@ -94,7 +94,7 @@ def as_model(model: Any) -> Model:
     """Take a model from whichever library it comes."""
     if isinstance(model, Model):
         return model
-    if type(model).__module__.split(".")[0] == "pymc":
+    if any(kind.__module__.split(".")[0] == "pymc" for kind in type(model).__mro__):
         from yoasovi.pymc import from_pymc
 
         return from_pymc(model)

@@ -67,7 +67,7 @@ def guessed(model: Model) -> Labels:
     return Labels(
         observed={k: v for k, v in arrays.items() if k == "y"},
         constant={k: v for k, v in arrays.items() if k != "y"},
-        blocks={"y": (model.num_observations,)} if known else {},
+        blocks={"y": (-1,)} if known else {},  # all there are
     )
 
 

@@ -33,8 +33,9 @@ def from_pymc(model: Any) -> Model:
     """Make a `Model` of a PyMC model; its transforms, dims and coords are kept.
 
     The density is the one PyMC's own samplers see. `log_likelihood` has one entry per observation first, then those of
-    the free variables, with Jacobians, and of potentials; `log_marginal` has the observations alone. Missing values that
-    PyMC imputes are free variables like others. A fit begins at PyMC's initial point, jittered as PyMC does it.
+    the free variables and of potentials; `log_marginal` has the observations alone. Missing values that PyMC imputes are
+    free variables like others. A fit begins at PyMC's initial point, jittered as PyMC does it. For predictive draws give
+    `fit.to_datatree().posterior.to_dataset()` to `pm.sample_posterior_predictive`.
 
     Parameters
     ----------
