@@ -5,7 +5,9 @@ The data are simulated in the shape of the well-known radon survey: a few houses
 
 import warnings
 
+import jax
 import numpy as np
+from numpyro.infer import MCMC, NUTS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -32,19 +34,18 @@ def radon(county, floor, log_radon):
     return model
 
 
-def nuts(model, names):
-    """Draw with NUTS from the same log density."""
-    import jax
-    from numpyro.infer import MCMC, NUTS
+def nuts(model):
+    """Draw with NumPyro's NUTS from PyMC's own log density, as `pm.sample(nuts_sampler="numpyro")` does."""
+    from pymc.sampling.jax import get_jaxified_logp
 
-    ours = yo.from_pymc(model)
     with jax.enable_x64(True):
-        potential = lambda x: -ours.density.free_terms(ours.inputs, x).total()
-        mcmc = MCMC(NUTS(potential_fn=potential), num_warmup=500, num_samples=3000, progress_bar=False)
-        mcmc.run(jax.random.key(0), init_params=jax.numpy.zeros(ours.density.dim))
-        flat = mcmc.get_samples()
-        own = jax.vmap(lambda x: ours.deterministics(ours.density.constrain(ours.inputs, x)[0], ours.data))(flat)
-    return {k: np.asarray(own[k]) for k in names}
+        log_p, begin = get_jaxified_logp(model), model.initial_point()
+        mcmc = MCMC(NUTS(potential_fn=lambda x: -log_p(x)), num_warmup=500, num_samples=3000, progress_bar=False)
+        mcmc.run(jax.random.key(0), init_params=[jax.numpy.asarray(begin[x.name]) for x in model.value_vars])
+        mu, log_spread, offset, effect, log_noise = map(np.asarray, mcmc.get_samples())
+    spread = np.exp(log_spread)
+    level = mu[:, None] + spread[:, None] * offset
+    return {"mu": mu, "spread": spread, "level": level, "effect": effect, "noise": np.exp(log_noise)}
 
 
 def main():
@@ -52,8 +53,7 @@ def main():
     fit = yo.fit(model, seed=0)
     tree = fit.to_datatree(4000)
     print(fit.summary())
-    names = ["mu", "spread", "level", "effect", "noise"]
-    for name, draws in nuts(model, names).items():
+    for name, draws in nuts(model).items():
         off = np.abs(tree.posterior[name].mean(("chain", "draw")).values - draws.mean(0)) / draws.std(0)
         print(f"{name:<8} is off by at most {off.max():.3f} posterior sd")
         assert off.max() < 0.1

@@ -305,7 +305,10 @@ def _to_jax(inputs, outputs) -> Callable:
 
 
 def _import_backend() -> None:
-    """Import PyMC's JAX backend without what comes with it: 64 bits and a hundred devices for the whole process."""
+    """Import PyMC's JAX backend without what comes with it: 64 bits and a hundred devices for the whole process.
+
+    Whoever wants to use PyMC's own JAX samplers after this sets `jax_enable_x64`, or imports `pymc.sampling.jax` before.
+    """
     flags, wide = os.environ.get("XLA_FLAGS"), jax.config.read("jax_enable_x64")
     try:
         need("pymc.sampling.jax", "pymc")

@@ -81,13 +81,18 @@ def weighted(model: Model, log_likelihood: Callable, weight: np.ndarray) -> Mode
     )  # fmt: skip
 
 
+def whole(name: str, owner: str, value: Any) -> int:
+    """Take a positive integer, NumPy's too."""
+    value = int(value) if isinstance(value, np.integer) else value
+    positive_integer(name, owner, value)
+    return value
+
+
 def fit_estimator(estimator, model: Model, restarts: int = 1) -> Fit:
     """Fit as the estimator's settings say."""
     owner, limit = type(estimator).__name__, estimator.max_iter
     positive_number("tol", owner, float(estimator.tol))
-    if limit is not None:
-        limit = int(limit)
-        positive_integer("max_iter", owner, limit)
+    limit = None if limit is None else whole("max_iter", owner, limit)
     seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
     return fit_model(
         model, seed=seed, max_steps=limit, restarts=restarts, tolerance=float(estimator.tol),

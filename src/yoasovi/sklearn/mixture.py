@@ -14,10 +14,10 @@ from sklearn.cluster import KMeans
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from yoasovi.errors import check, positive_integer
+from yoasovi.errors import check
 from yoasovi.model import Params
 from yoasovi.models import GaussianMixture
-from yoasovi.sklearn.common import DRAWS, Unit, filled, fit_estimator, report, weighted
+from yoasovi.sklearn.common import DRAWS, Unit, filled, fit_estimator, report, weighted, whole
 
 
 class BayesianGaussianMixture(DensityMixin, BaseEstimator):
@@ -58,9 +58,8 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
     def fit(self, X, y=None):
         """Find the posterior; X is (N, p)."""
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        k, owner = int(self.n_components), type(self).__name__
-        positive_integer("n_components", owner, k)
-        positive_integer("n_init", owner, int(self.n_init))
+        owner = type(self).__name__
+        k, starts = whole("n_components", owner, self.n_components), whole("n_init", owner, self.n_init)
         check(self.covariance_type in ("full", "diag"), "covariance_type", owner, "'full' or 'diag'", self.covariance_type)
         if len(X) < k:
             raise ValueError(f"Expected n_samples >= n_components but got n_components = {k}, n_samples = {len(X)}.")
@@ -69,13 +68,13 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         (rows,), weight = filled(Z)
         kind = "full" if self.covariance_type == "full" else "diagonal"
         model = GaussianMixture(
-            rows, k, kind, "marginal", "learned", prior_scale=float(self.mean_scale), noise_covariance=1.0 / k,
-            concentration=float(self.weight_concentration),
+            rows, k, kind, "marginal", "learned" if k > 1 else "equal", prior_scale=float(self.mean_scale),
+            noise_covariance=1.0 / k, concentration=float(self.weight_concentration),
         )  # fmt: skip
         again = self.warm_start and hasattr(self, "means_") and self.means_.shape == (k, X.shape[1])
         start = self._last(unit) if again else Clusters(Z, k)
         model = replace(weighted(model, model.log_likelihood, weight), start=start)
-        fit = fit_estimator(self, model, 1 if again else int(self.n_init))
+        fit = fit_estimator(self, model, 1 if again else starts)
         self._keep(fit.sample(DRAWS, corrected=False), unit)  # uncorrected: draws of one labelling of the components
         report(self, fit, -len(X) * np.log(unit.scale).sum())
         return self
@@ -90,7 +89,8 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
             covariances = np.einsum("skij,sklj->skil", factor, factor) * np.outer(scale, scale)
         if self.covariance_type == "full" and covariances.ndim == 3:
             covariances = covariances[..., None]  # one column: a variance is a matrix
-        self.draws_ = {"weights": draws["weights"], "means": means, "covariances": covariances}
+        weights = draws.get("weights", np.ones((len(means), 1)))  # one component has no site for its weight
+        self.draws_ = {"weights": weights, "means": means, "covariances": covariances}
         self.weights_, self.means_, self.covariances_ = (x.mean(0) for x in self.draws_.values())
 
     def _last(self, unit: Unit) -> Given:
@@ -134,7 +134,7 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
     def sample(self, n_samples=1):
         """Draw rows from the mixture; also the component of each."""
         check_is_fitted(self)
-        positive_integer("n_samples", type(self).__name__, n_samples)
+        n_samples = whole("n_samples", type(self).__name__, n_samples)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         labels = np.repeat(np.arange(len(self.weights_)), rng.multinomial(n_samples, self.weights_ / self.weights_.sum()))
         full = [c if c.ndim == 2 else np.diag(c) for c in self.covariances_]
