@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import yoasovi as yo
 from yoasovi.cli.commands import app
-from yoasovi.model import raise_fault
+from yoasovi.compiling import raise_faults
 
 
 class OutOfReach(Exception):
@@ -66,7 +66,7 @@ def test_function_that_returns_anything_but_a_number_is_refused(fn, vectorized, 
     density = yo.Model.external(fn, 2, vectorized=vectorized).log_likelihood
     assert np.isnan(density({"x": jnp.zeros(2)}, None)).all()
     with pytest.raises(ValueError, match="`fn` of `Model.external` must be a function " + message):
-        raise_fault(density)
+        raise_faults()
 
 
 def test_command_line_shows_the_error_and_its_draw_in_one_line(tmp_path):

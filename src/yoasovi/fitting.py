@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from yoasovi.acceptance import open_uniform
-from yoasovi.compiling import Clock, as_arrays, call, precision
+from yoasovi.compiling import Clock, as_arrays, call, precision, raise_faults
 from yoasovi.diagnostics import estimate
 from yoasovi.errors import check, positive_integer
 from yoasovi.factorised import Factorised
@@ -19,7 +19,7 @@ from yoasovi.families import FullRank, Gaussian, LowRank, MeanField
 from yoasovi.gradients import Problem
 from yoasovi.loop import Program, run_chunk, start
 from yoasovi.methods import Method, method as named
-from yoasovi.model import Model, raise_fault
+from yoasovi.model import Model
 from yoasovi.optimizers import Natural
 from yoasovi.result import Fit, Seconds, fresh_ratios
 from yoasovi.start import COLD_TRUST, Begin, cold_start, own_start, prior_draw, warm_start
@@ -152,7 +152,7 @@ def _fit(model, method, family, why, seed, max_steps, restarts, progress, nonfin
                 state, info = call(clock, _run_all, (program, turns), inputs, seed, state, max_steps)
                 rows.append(jax.tree.map(np.asarray, info))
                 seconds.append(clock.run)
-                raise_fault(model.log_likelihood)
+                raise_faults()
                 show(state, rows[-1])
                 if nonfinite == "raise" and int(np.sum(state.nonfinite)):
                     raise FloatingPointError(_blame(model, family, lane(state.params, 0), seed))

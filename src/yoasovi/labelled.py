@@ -12,7 +12,7 @@ import numpy as np
 from yoasovi.compiling import Clock, call, precision
 from yoasovi.extras import need
 from yoasovi.gradients import Problem
-from yoasovi.model import HostDensity, Model, WholeDensity, raise_fault
+from yoasovi.model import HostDensity, Model, WholeDensity
 
 if TYPE_CHECKING:
     from yoasovi.result import Fit
@@ -41,7 +41,6 @@ def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None =
     with precision():
         static, model = (fit.model.density, fit.family), fit.model
         log_p, log_q = map(np.asarray, call(Clock(), _log_densities, static, model.inputs, fit.params, theta))
-        raise_fault(model.log_likelihood)
         terms = _log_likelihood(model, labels, draws)
         new = _predictive(model, labels, draws, seed)
     fit.num_values += len(log_p)

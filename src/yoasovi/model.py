@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, ImproperUniform, biject_to, constraints
 
+from yoasovi.compiling import FAULTS
 from yoasovi.errors import check
 
 Params = dict[str, jax.Array]
@@ -261,11 +262,11 @@ class HostDensity:
         x = x[..., 0] if wide else x
         rows = x.reshape(-1, x.shape[-1])
         value = np.full(len(rows), np.nan)
-        if self not in _FAULTS:
+        if self not in FAULTS:
             try:
                 value = self._values(rows)
-            except Exception as error:  # raised here it would lose its type; see `raise_fault`
-                _FAULTS[self] = self._with_draw(error, rows)
+            except Exception as error:  # raised here it would lose its type; see `raise_faults`
+                FAULTS[self] = self._with_draw(error, rows)
         value = value.astype(dtype).reshape(*x.shape[:-1], 1)
         return (value[..., None] if wide else value).view(np.uint32)
 
@@ -291,19 +292,6 @@ class HostDensity:
         shown = f"{len(rows)} draws together" if culprit is None else f"x = {np.array2string(culprit, threshold=20)}"
         error.add_note(f"raised by `fn` of `Model.external` at {shown}")
         return error
-
-
-_FAULTS: dict[HostDensity, Exception] = {}  # errors in functions on the host, until the fit raises them
-
-
-def raise_fault(log_likelihood: Callable) -> None:
-    """Raise what a function on the host raised.
-
-    An error that passed through a compiled program would come out as JAX's own. The function is not called again after its
-    error: the program goes on with NaN until the host looks.
-    """
-    if isinstance(log_likelihood, HostDensity) and log_likelihood in _FAULTS:
-        raise _FAULTS.pop(log_likelihood)
 
 
 def _site(name: str, law: Distribution) -> Site:
