@@ -44,9 +44,9 @@ def exact_loo(X, y):
 
 
 def test_groups_have_chain_and_draw_and_the_models_own_dims(fit, line):
-    tree = fit.to_datatree(300)
+    tree = fit.to_datatree()
     assert set(tree.children) == {"posterior", "log_likelihood", "sample_stats", "observed_data"}
-    assert dict(tree.posterior.sizes) == {"chain": 1, "draw": 300, "w_dim_0": 2}
+    assert dict(tree.posterior.sizes) == {"chain": 1, "draw": 1000, "w_dim_0": 2}
     assert tree.log_likelihood["y"].dims == ("chain", "draw", "row")
     assert tree.observed_data["y"].dims == ("row",)
     np.testing.assert_array_equal(tree.posterior["slope"], tree.posterior["w"][..., 1])
@@ -56,7 +56,7 @@ def test_groups_have_chain_and_draw_and_the_models_own_dims(fit, line):
 
 def test_densities_and_likelihoods_belong_to_the_draws(fit, line):
     X, y = line
-    tree = fit.to_datatree(50, corrected=False)
+    tree = fit.to_datatree(corrected=False)
     w = tree.posterior["w"].values[0]
     each = -0.5 * (y - w @ X.T) ** 2 - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(tree.log_likelihood["y"].values[0], each, rtol=1e-9)
@@ -67,21 +67,21 @@ def test_densities_and_likelihoods_belong_to_the_draws(fit, line):
 
 
 def test_corrected_draws_are_not_weighed_again(fit):
-    tree = fit.to_datatree(50, corrected=True)
+    tree = fit.to_datatree(corrected=True)
     np.testing.assert_array_equal(tree.sample_stats["log_p"], tree.sample_stats["log_q"])
     assert tree.attrs["corrected"] == 1
 
 
 def test_arviz_leaves_one_out_as_the_closed_form_does(fit, line):
     stats = pytest.importorskip("arviz_stats")
-    tree = fit.to_datatree(4000, corrected=False)
+    tree = fit.to_datatree(corrected=False)
     found = stats.loo_approximate_posterior(tree, tree.sample_stats["log_p"], tree.sample_stats["log_q"])
-    assert found.elpd == pytest.approx(exact_loo(*line), abs=0.1)
+    assert found.elpd == pytest.approx(exact_loo(*line), abs=0.3)  # 1,000 draws
 
 
 def test_netcdf_gives_back_what_was_written(fit, tmp_path):
     pytest.importorskip("h5netcdf")
-    tree = fit.to_datatree(20)
+    tree = fit.to_datatree()
     tree.to_netcdf(tmp_path / "fit.nc", engine="h5netcdf")
     with xarray.open_datatree(tmp_path / "fit.nc", engine="h5netcdf") as back:
         xarray.testing.assert_equal(back.load(), tree)
