@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-slow check bench clean
 
 help:
 	@echo "make demo    all methods on a simulated mixture, in a table"
 	@echo "make test    the tests"
+	@echo "make test-slow  the tests left out of make test: minutes of compiling"
 	@echo "make check   ruff, mypy and the tests: what CI runs"
 	@echo "make bench   the benchmarks (long)"
 	@echo "make clean   remove .venv and caches"
@@ -17,6 +18,9 @@ demo: .venv/.ready
 
 test: .venv/.ready
 	@$(BIN)/python -m pytest -n 2
+
+test-slow: .venv/.ready
+	@$(BIN)/python -m pytest -n 2 -m slow
 
 check: .venv/.ready
 	@$(BIN)/ruff check

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from yoasovi.methods import Method
     from yoasovi.model import Model
     from yoasovi.numpyro import from_numpyro
+    from yoasovi.pymc import from_pymc
     from yoasovi.result import Fit
     from yoasovi.stopping import StopReason
 
@@ -31,11 +32,12 @@ _HOMES = {
     "StopReason": "stopping",
     "fit": "fitting",
     "from_numpyro": "numpyro",
+    "from_pymc": "pymc",
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
     "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model", "StopReason", "fit",
-    "from_numpyro", "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
+    "from_numpyro", "from_pymc", "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 
 

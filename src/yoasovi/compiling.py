@@ -99,9 +99,29 @@ def num_programs() -> int:
     return len(_STORE)
 
 
+FAULTS: dict[Any, Exception] = {}  # errors of functions called on the host, by function, until they can be raised
+
+
+def raise_faults() -> None:
+    """Raise what a function called on the host raised.
+
+    An error that passed through a compiled program would come out as JAX's own. So the function keeps it here, is not called
+    again, and the program goes on with NaN until the host looks.
+    """
+    if FAULTS:
+        raise FAULTS.popitem()[1]
+
+
 @contextmanager
 def precision():
     """float64 inside a fit on CPUs, the user's own setting elsewhere; the global setting is never changed."""
+    with _wide():
+        yield
+    raise_faults()
+
+
+@contextmanager
+def _wide():
     if jax.default_backend() != "cpu" or _x64():
         yield
         return

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from yoasovi.acceptance import open_uniform
-from yoasovi.compiling import Clock, as_arrays, call, precision
+from yoasovi.compiling import Clock, as_arrays, call, precision, raise_faults
 from yoasovi.diagnostics import estimate
 from yoasovi.errors import check, positive_integer
 from yoasovi.factorised import Factorised
@@ -94,7 +94,7 @@ def as_model(model: Any) -> Model:
     """Take a model from whichever library it comes."""
     if isinstance(model, Model):
         return model
-    if type(model).__module__.split(".")[0] == "pymc":
+    if any(kind.__module__.split(".")[0] == "pymc" for kind in type(model).__mro__):
         from yoasovi.pymc import from_pymc
 
         return from_pymc(model)
@@ -152,6 +152,7 @@ def _fit(model, method, family, why, seed, max_steps, restarts, progress, nonfin
                 state, info = call(clock, _run_all, (program, turns), inputs, seed, state, max_steps)
                 rows.append(jax.tree.map(np.asarray, info))
                 seconds.append(clock.run)
+                raise_faults()
                 show(state, rows[-1])
                 if nonfinite == "raise" and int(np.sum(state.nonfinite)):
                     raise FloatingPointError(_blame(model, family, lane(state.params, 0), seed))

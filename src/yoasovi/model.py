@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, ImproperUniform, biject_to, constraints
 
+from yoasovi.compiling import FAULTS
 from yoasovi.errors import check
 
 Params = dict[str, jax.Array]
@@ -147,6 +148,7 @@ class Model:
     default_family: Any = None
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None
+    labels: Any = None  # `labelled.Labels`: dims, coords and observed variables of labelled output
 
     def __post_init__(self):
         check(isinstance(self.prior, Mapping) and len(self.prior) > 0, "prior", "Model", "a non-empty dict", self.prior)
@@ -255,14 +257,41 @@ class HostDensity:
         return jax.lax.bitcast_convert_type(found, x.dtype)
 
     def _host(self, dtype, words):
-        x = np.ascontiguousarray(words).view(dtype)
+        x = np.array(words).view(dtype)  # a copy, which the function may change
         wide = dtype.itemsize > 4
         x = x[..., 0] if wide else x
-        if self.vectorized:
-            value = np.asarray(self.fn(x.reshape(-1, x.shape[-1])), dtype).reshape(*x.shape[:-1], 1)
-        else:
-            value = np.asarray(self.fn(x), dtype).reshape(1)
+        rows = x.reshape(-1, x.shape[-1])
+        value = np.full(len(rows), np.nan)
+        if self not in FAULTS:
+            try:
+                value = self._values(rows)
+            except Exception as error:  # raised here it would lose its type; see `raise_faults`
+                FAULTS[self] = self._with_draw(error, rows)
+        value = value.astype(dtype).reshape(*x.shape[:-1], 1)
         return (value[..., None] if wide else value).view(np.uint32)
+
+    def _values(self, rows: np.ndarray) -> np.ndarray:
+        """Call the function and check what it returns, (S, dim) to (S,)."""
+        found = self.fn(rows) if self.vectorized else self.fn(rows[0])
+        value = np.asarray(found)
+        shape = (len(rows),) if self.vectorized else ()
+        check(value.dtype.kind in "biuf", "fn", "Model.external", "a function returning numbers", found)
+        ok = value.shape == shape or (not self.vectorized and value.size == 1)
+        check(ok, "fn", "Model.external", f"a function returning shape {shape}", f"shape {value.shape}")
+        return value.reshape(-1)
+
+    def _with_draw(self, error: Exception, rows: np.ndarray) -> Exception:
+        """Note on the error which draw raised it; of several, the first that does so alone."""
+        culprit = rows[0] if len(rows) == 1 else None
+        for row in rows if culprit is None else ():
+            try:
+                self._values(row[None])
+            except Exception:
+                culprit = row
+                break
+        shown = f"{len(rows)} draws together" if culprit is None else f"x = {np.array2string(culprit, threshold=20)}"
+        error.add_note(f"raised by `fn` of `Model.external` at {shown}")
+        return error
 
 
 def _site(name: str, law: Distribution) -> Site:

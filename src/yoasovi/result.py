@@ -65,12 +65,16 @@ class Fit:
         With `corrected`, draws are importance-resampled towards the posterior (this evaluates log p, which is counted).
         By default that is done where q is visibly not the posterior and the importance weights can carry it.
         """
+        return self.draws(n, seed, corrected)[0]
+
+    def draws(self, n: int, seed: int, corrected: bool | None) -> tuple[dict[str, np.ndarray], Any, bool]:
+        """Draw as `sample` does; also the draws on the scale q lives on, and whether they were corrected."""
         positive_integer("n", "sample", n)
         if corrected is None:
             corrected = self.worth_correcting
         check(not corrected or isinstance(self.family, Gaussian), "corrected", "sample", "False for discrete q", corrected)
         theta = self._corrected(n, seed) if corrected else self._draw(n, seed)
-        return self._constrain(theta)
+        return self._constrain(theta), theta, corrected
 
     @cached_property
     def worth_correcting(self) -> bool:
@@ -133,6 +137,18 @@ class Fit:
             each = call(Clock(), _likelihoods, (fn,), self.model.data, {k: v for k, v in draws.items() if k not in names})
             middle = call(Clock(), _likelihood, (fn,), self.model.data, centre)
         return diagnostics.dic(np.asarray(each), float(middle))
+
+    def to_datatree(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
+        """Give `n` draws as an `xarray.DataTree` for ArviZ, one chain of them.
+
+        Groups: posterior, log_likelihood (where there is one value per observation), sample_stats, observed_data,
+        constant_data. `log_p` and `log_q` of sample_stats, on the unconstrained scale, are what
+        `arviz_stats.loo_approximate_posterior` asks for. Draws that `sample` corrects stand for the posterior itself:
+        there log_q is log_p.
+        """
+        from yoasovi.labelled import to_datatree
+
+        return to_datatree(self, n, seed, corrected)
 
     def summary(self) -> str:
         """A table of means, standard deviations and quantiles, with what is known of the fit above it."""

@@ -21,6 +21,7 @@ from yoasovi.model import Model
 from yoasovi.numpyro.checks import check_looks
 from yoasovi.numpyro.laws import as_categorical, in_numpy, is_improper, kernel
 from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, look_once, touched
+from yoasovi.numpyro.naming import labels_of
 from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogObservations, LogTerms, Replay, Slot, Source
 
 # What `Factorised` has a law for; where there are discrete sites, those of all other supports are unconstrained first.
@@ -70,6 +71,7 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
             deterministics=Deterministics(replay) if replay.has_deterministics else None,
             start=PriorDraw(source) if discrete else None,  # labels need a start that tells them apart
             name=_name(model_fn),
+            labels=labels_of(looks[0], replay),
         )
 
 

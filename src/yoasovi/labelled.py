@@ -1,0 +1,117 @@
+"""Labelled output: a fit as the DataTree of arrays that ArviZ reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from yoasovi.compiling import Clock, call, precision
+from yoasovi.extras import need
+from yoasovi.gradients import Problem
+from yoasovi.model import HostDensity, Model, WholeDensity
+
+if TYPE_CHECKING:
+    from yoasovi.result import Fit
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a model's own library knows of its arrays.
+
+    `log_marginal` of the model is one vector: `blocks` says of which observed variables it is made, in its order, and
+    the shape of each one's part.
+    """
+
+    dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    coords: Mapping[str, np.ndarray] = field(default_factory=dict)
+    observed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    constant: Mapping[str, np.ndarray] = field(default_factory=dict)
+    blocks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
+    """Give `n` draws with all that belongs to them; see `Fit.to_datatree`."""
+    base = need("arviz_base", "arviz")
+    labels = fit.model.labels or guessed(fit.model)
+    draws, theta, corrected = fit.draws(n, seed, corrected)
+    with precision():
+        static, model = (fit.model.density, fit.family), fit.model
+        log_p, log_q = map(np.asarray, call(Clock(), _log_densities, static, model.inputs, fit.params, theta))
+        terms = _log_likelihood(model, labels, draws)
+        new = _predictive(model, labels, draws, seed)
+    fit.num_values += len(log_p)
+    # Corrected draws stand for the posterior itself: nothing is left to weigh, and log_q - log_p must not weigh again.
+    by_draw = {
+        "posterior": draws, "posterior_predictive": new, "log_likelihood": terms,
+        "sample_stats": {"log_p": log_p, "log_q": log_p if corrected else log_q},
+    }  # fmt: skip
+    groups = {k: {name: np.asarray(x)[None] for name, x in v.items()} for k, v in by_draw.items()}  # one chain
+    groups |= {"observed_data": dict(labels.observed), "constant_data": dict(labels.constant)}
+    groups = {k: v for k, v in groups.items() if v}
+    attrs = {"/": _attributes(fit, corrected)}
+    dims = {k: list(v) for k, v in labels.dims.items()}
+    return base.from_dict(groups, name=fit.model.name, dims=dims, coords=dict(labels.coords), attrs=attrs)
+
+
+def guessed(model: Model) -> Labels:
+    """Label a model that says nothing of its arrays: data of its own, or `y` of a dict, is what was observed."""
+    data = model.data if isinstance(model.data, Mapping) else {} if model.data is None else {"y": model.data}
+    arrays = {k: np.asarray(v) for k, v in data.items() if isinstance(v, (np.ndarray, jax.Array))}
+    whole = isinstance(model.log_likelihood, (WholeDensity, HostDensity))  # one number for all observations
+    known = not whole and (model.log_marginal is not None or not model.local)
+    return Labels(
+        observed={k: v for k, v in arrays.items() if k == "y"},
+        constant={k: v for k, v in arrays.items() if k != "y"},
+        blocks={"y": (-1,)} if known else {},  # all there are
+    )
+
+
+def _log_likelihood(model: Model, labels: Labels, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Give log p of each observation at each draw, one array per observed variable."""
+    if not labels.blocks:
+        return {}
+    local = {s.name for s in model.density.local_sites}
+    fn = model.log_marginal or model.log_likelihood
+    terms = np.asarray(call(Clock(), _terms, (fn,), model.data, {k: v for k, v in draws.items() if k not in local}))
+    ends = np.cumsum([int(np.prod(shape)) for shape in labels.blocks.values()])
+    parts = np.split(terms, ends[:-1], axis=1)
+    return {k: x.reshape(len(x), *shape) for x, (k, shape) in zip(parts, labels.blocks.items(), strict=True)}
+
+
+def _predictive(model: Model, labels: Labels, draws: Mapping[str, np.ndarray], seed: int) -> Mapping[str, np.ndarray]:
+    """Draw new observations, where the model says how: a function `predictive` of (key, params, data)."""
+    rule = getattr(model, "predictive", None)
+    if rule is None or not labels.observed:
+        return {}
+    made = call(Clock(), _new_observations, (rule,), model.data, draws, seed)
+    return made if isinstance(made, Mapping) else {"y": made}
+
+
+def _attributes(fit: Fit, corrected: bool) -> dict[str, Any]:
+    """What is known of the fit, in types that netCDF has."""
+    from yoasovi import __version__
+
+    return {
+        "inference_library": "yoasovi", "inference_library_version": __version__, "method": fit.method.name,
+        "family": fit.family.name, "elbo": fit.elbo.value, "elbo_se": fit.elbo.se, "converged": int(fit.converged),
+        "stop_reason": fit.stop_reason.name.lower(), "num_steps": fit.num_steps, "num_gradients": fit.num_gradients,
+        "num_values": fit.num_values, "seed": fit.seed, "sampling_time": fit.seconds.run, "corrected": int(corrected),
+    }  # fmt: skip
+
+
+def _log_densities(density, family, inputs, params, theta):
+    problem = Problem(density, family, inputs)
+    return jax.lax.map(lambda x: (problem.terms(x).total(), problem.log_q(params, x)), theta, batch_size=100)
+
+
+def _terms(fn, data, params):
+    return jax.lax.map(lambda p: fn(p, data), params, batch_size=50)
+
+
+def _new_observations(rule, data, draws, seed):
+    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(draws)[0]))
+    return jax.lax.map(lambda x: rule(x[0], x[1], data), (keys, draws), batch_size=50)

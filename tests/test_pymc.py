@@ -1,0 +1,202 @@
+"""The PyMC door: PyMC's own log density, names, dims and coords; what cannot be fitted is refused by name."""
+
+import os
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import yoasovi as yo
+from yoasovi.compiling import precision
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pm = pytest.importorskip("pymc")
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+EFFECT, ERROR = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3))
+COUNTY = np.repeat(np.arange(6), 10)
+TWO_GROUPS = np.concatenate([RNG.normal(-2, 0.7, 60), RNG.normal(2, 1, 90)])
+
+
+def schools():
+    with pm.Model(coords={"school": list("ABCDEFGH")}) as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+        theta = pm.Normal("theta", mu, tau, dims="school")
+        pm.Normal("y", theta, ERROR, observed=EFFECT, dims="school")
+    return model
+
+
+def logistic():
+    with pm.Model(coords={"x": ["a", "b", "c"], "row": np.arange(60)}) as model:
+        x = pm.Data("X", X, dims=("row", "x"))
+        b = pm.Normal("b", 0, 2, dims="x")
+        pm.Bernoulli("y", logit_p=pm.Normal("a", 0, 2) + pm.math.dot(x, b), observed=(X[:, 0] > 0).astype(int), dims="row")
+    return model
+
+
+def radon():
+    with pm.Model(coords={"county": np.arange(6)}) as model:
+        mu, sd = pm.Normal("mu", 0, 3), pm.HalfNormal("sd", 1)
+        a = pm.Deterministic("a", mu + sd * pm.Normal("z", 0, 1, dims="county"), dims="county")
+        pm.Normal("radon", a[COUNTY] + pm.Normal("b") * X[:, 0], pm.Exponential("sigma", 1), observed=X[:, 1])
+    return model
+
+
+def mixture():
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 3, shape=2, transform=pm.distributions.transforms.ordered, initval=[-1, 1])
+        parts = pm.Normal.dist(mu, pm.HalfNormal("sd", 2, shape=2))
+        pm.Mixture("y", w=pm.Dirichlet("w", np.ones(2)), comp_dists=parts, observed=TWO_GROUPS)
+    return model
+
+
+def supports():
+    with pm.Model() as model:
+        x = pm.Uniform("x", 1, 5)
+        pm.Uniform("moves", 0, x)
+        pm.Beta("beta", 2, 2)
+        pm.TruncatedNormal("low", 0, 1, lower=0.5)
+        pm.TruncatedNormal("both", 0, 1, lower=-1, upper=2)
+        pm.InverseGamma("inverse", 3, 1)
+        pm.LKJCholeskyCov("chol", n=3, eta=2, sd_dist=pm.Exponential.dist(1.0))
+        pm.Dirichlet("rows", np.ones((2, 3)))
+        pm.ZeroSumNormal("zero", shape=4)
+        pm.VonMises("angle", 0, 2)
+        pm.HalfFlat("flat")
+        pm.GaussianRandomWalk("walk", mu=0, sigma=0.3, init_dist=pm.Normal.dist(0, 1), steps=4)
+        pm.Potential("pull", -(x**2))
+    return model
+
+
+def moving():
+    with pm.Model() as model:
+        pm.Uniform("u", 0, pm.Uniform("x", 1, 5))
+    return model
+
+
+def missing():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("x"), 1, observed=np.ma.masked_invalid([1.0, np.nan, 2.0]))
+    return model
+
+
+@pytest.mark.parametrize("make", [schools, logistic, radon, mixture, supports, missing])
+def test_log_density_is_pymcs_own(make):
+    theirs = make()
+    ours, log_p = yo.from_pymc(theirs), theirs.compile_logp(mode="FAST_COMPILE")
+    values = [x.name for x in theirs.value_vars]
+    for seed in range(3):
+        flat = 0.7 * np.random.default_rng(seed).normal(size=ours.density.dim)
+        with precision():
+            found = float(ours.density.free_terms(ours.inputs, jnp.asarray(flat)).total())
+        parts = [np.asarray(ours.density.split(flat)[site.name]) for site in ours.density.sites]
+        assert found == pytest.approx(float(log_p(dict(zip(values, parts, strict=True)))), rel=1e-7)
+
+
+def test_each_observation_has_its_own_term_at_values_on_their_own_scale():
+    model = yo.from_pymc(schools())
+    theta = np.linspace(-5, 5, 8)
+    with precision():
+        terms = np.asarray(model.log_marginal({"mu": 0.0, "tau": 2.0, "theta": theta}, model.data))
+    expected = -0.5 * ((EFFECT - theta) / ERROR) ** 2 - np.log(ERROR * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(terms, expected, rtol=1e-12)
+    assert model.num_observations == 8 + 8 + 2  # then the terms of the free variables
+
+
+def test_large_constants_are_data_and_the_program_does_not_hold_them():
+    model = yo.from_pymc(radon())
+    assert sorted(np.shape(x) for x in model.data.values()) == [(60,)] * 3
+    assert "radon" in model.data
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return yo.fit(mixture(), seed=0)
+
+
+def test_mixture_goes_straight_into_fit_and_comes_out_on_its_own_scale(fitted):
+    assert fitted.converged
+    draws = fitted.sample(2000)
+    assert set(draws) == {"mu", "sd", "w"}
+    np.testing.assert_allclose(draws["w"].sum(1), 1.0)
+    assert (draws["mu"][:, 0] < draws["mu"][:, 1]).all() and (draws["sd"] > 0).all()
+    np.testing.assert_allclose(draws["mu"].mean(0), [TWO_GROUPS[:60].mean(), TWO_GROUPS[60:].mean()], atol=0.3)
+    np.testing.assert_allclose(draws["w"].mean(0), [0.4, 0.6], atol=0.08)
+
+
+def test_labelled_output_of_a_mixture_has_each_observation_once(fitted):
+    pytest.importorskip("arviz_base")
+    tree = fitted.to_datatree(200)
+    assert tree.log_likelihood["y"].shape == (1, 200, 150)
+    np.testing.assert_array_equal(tree.observed_data["y"], TWO_GROUPS)
+
+
+def test_dims_coords_and_data_are_kept():
+    labels = yo.from_pymc(logistic()).labels
+    assert labels.dims["b"] == ("x",) and labels.dims["y"] == ("row",)
+    assert list(labels.coords["x"]) == ["a", "b", "c"]
+    assert labels.blocks == {"y": (60,)}
+    np.testing.assert_array_equal(labels.constant["X"], X)
+
+
+def test_deterministics_imputed_values_and_moving_supports_are_in_the_samples():
+    for make, sites, names in (
+        (radon, {"mu", "sd", "z", "b", "sigma"}, {"a"}),
+        (missing, {"x", "y_unobserved"}, {"y"}),
+        (moving, {"x", "u_interval__"}, {"u"}),
+    ):
+        model = yo.from_pymc(make())
+        assert set(model.prior) == sites
+        with precision():
+            point = model.start(jax.random.key(0))
+            shown = model.deterministics(point, model.data)
+        assert set(shown) == names
+    assert 0 < float(shown["u"]) < float(point["x"])
+
+
+def test_importing_pymcs_backend_changes_no_setting_of_the_process():
+    before = jax.config.read("jax_enable_x64"), os.environ.get("XLA_FLAGS"), len(jax.devices())
+    yo.from_pymc(schools())
+    assert (jax.config.read("jax_enable_x64"), os.environ.get("XLA_FLAGS"), len(jax.devices())) == before
+
+
+def test_starts_differ_and_are_finite_where_the_support_is_narrow():
+    with pm.Model() as narrow:
+        pm.Normal("x", initval=0.05)
+        pm.Potential("box", pm.math.log(0.01 - narrow["x"] ** 2))
+    start = yo.from_pymc(narrow).start
+    points = [float(start(jax.random.key(i))["x"]) for i in range(5)]
+    assert len(set(points)) == 5
+    assert all(abs(x) < 0.1 for x in points)
+
+
+BAD = {
+    "no free variable": (lambda: pm.Normal("y", observed=[1.0]), "no free variable"),
+    "NaN parameter": (lambda: pm.Normal("y", pm.Normal("x", np.nan, 1), observed=[1.0]), "'x' .* initial value is nan"),
+    "impossible parameter": (lambda: pm.Normal("x", 0, -1), "Variable 'x' .* log probability is -inf"),
+    "NaN covariate": (lambda: pm.Normal("y", pm.Normal("x") * np.nan, observed=[1.0]), "Variable 'y' .* is nan"),
+    "observation outside": (lambda: pm.Exponential("y", pm.HalfNormal("x"), observed=[-1.0]), "Variable 'y' .* is -inf"),
+    "start outside": (lambda: pm.HalfNormal("x", initval=-1.0), "Variable 'x' .* initial value is nan.* `initval`"),
+    "potential": (lambda: pm.Potential("p", pm.math.log(pm.Normal("x") - 5)), "Variable 'p' .* is nan"),
+    "discrete": (lambda: (pm.Bernoulli("z", 0.5), pm.Poisson("k", 3)), "Variables 'z', 'k' .* discrete.* `pm.Mixture`"),
+    "minibatch": (lambda: pm.Normal("y", pm.Normal("x"), observed=pm.Minibatch(X[:, 0], batch_size=9)), "`pm.Minibatch`"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_bad_models_are_refused_by_name(make, message):
+    with pm.Model() as model:
+        make()
+    with pytest.raises(ValueError, match=message):
+        yo.from_pymc(model)
+
+
+def test_anything_but_a_model_is_refused():
+    with pytest.raises(ValueError, match="`model` of `from_pymc` must be a PyMC model; got 3"):
+        yo.from_pymc(3)
