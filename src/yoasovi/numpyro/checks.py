@@ -15,14 +15,7 @@ from yoasovi.numpyro.looking import Look
 def check_looks(first: Look, second: Look) -> None:
     """Refuse, by name, the sites that cannot be fitted."""
     for name, site in first.sites.items():
-        if site["type"] == "plate":
-            size, subsample = site["args"]
-            if subsample is not None and subsample < size:
-                raise ValueError(
-                    f"Plate {name!r} of the NumPyro model takes a subsample of {subsample} of {size}, which is not "
-                    "available yet; leave `subsample_size` out and give all the data."
-                )
-        elif site["type"] == "param" and not name.endswith("$params"):  # those of random modules have priors
+        if site["type"] == "param" and not name.endswith("$params"):  # those of random modules have priors
             text = f"`numpyro.param` site {name!r} keeps its initial value; give it a prior to have it inferred."
             warnings.warn(text, stacklevel=3)
     if not first.latents:

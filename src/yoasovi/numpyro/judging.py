@@ -20,6 +20,8 @@ from yoasovi.model import Terms
 from yoasovi.tempering import Logarithmic, Tempering
 from yoasovi.window import even, paired_gain
 
+# Pairs of losses that a window may spend on whether its average beats its end, and on whether it beats the incumbent.
+_MOST_FOR_NOISE, _MOST_FOR_GAIN = 64, 256
 _BLOCK = 16  # pairs evaluated side by side; more would need more memory than a user of one particle expects
 Loss = Callable[[Any, jax.Array], jax.Array]  # of (unconstrained parameters, key)
 
@@ -108,7 +110,7 @@ class Steps:
     def propose(self, problem, start, trip, plan):
         """Propose the average of the window's second half if it beats the window's end on common draws, else the end."""
         key = jax.random.fold_in(jax.random.key(1), trip.memory[0])
-        noise = paired_gain(key, problem, trip.average, trip.params, _most_pairs(plan.size), _BLOCK)
+        noise = paired_gain(key, problem, trip.average, trip.params, _MOST_FOR_NOISE, _BLOCK)
         quiet = noise.mean > 0
         candidate = jax.tree.map(lambda a, b: jnp.where(quiet, a, b), trip.average, trip.params)
         return candidate, trip.memory, noise
@@ -125,10 +127,11 @@ class Control(NamedTuple):
 
     size: jax.Array  # steps in the next window
     length: jax.Array  # multiplies the optimiser's own steps
+    noisy: jax.Array  # has noise shown since steps last descended? If so they are long enough to get somewhere
 
 
-# What a flat window takes of the patience of `Judge`: all of a share where noise shows that steps are long enough to
-# have got somewhere, little where they may just have been too short (the next ones are twice as long).
+# What a flat window takes of the patience of `Judge`: much where noise has shown that steps are long enough to get
+# somewhere, little where they may just have been too short (the next ones are twice as long).
 _SURE_MISS, _FAINT_MISS = 3, 1
 
 
@@ -151,13 +154,13 @@ class Judge:
     first: int = 64
     longest: int = 1024
     sure: float = 2.0
-    flat: float = 0.1
+    flat: float = 0.15
     tempering: Tempering = Logarithmic(3.0)
     patience: ClassVar[int] = 3 * _SURE_MISS
     restores_optimizer: ClassVar[bool] = True
 
     def init(self, problem, trust):
-        return Control(jnp.asarray(self.first), jnp.asarray(1.0))
+        return Control(jnp.asarray(self.first), jnp.asarray(1.0), jnp.asarray(False))
 
     def plan(self, control):
         return Plan(control.size, control.length, STEPS, 1.0, 1.0)
@@ -170,7 +173,7 @@ class Judge:
 
     def judge(self, key, control, problem, journey, yardstick, t):
         k_gain, k_luck = jax.random.split(key)
-        most = jnp.where(journey.finite, _most_pairs(control.size), 0)
+        most = jnp.where(journey.finite, _MOST_FOR_GAIN, 0)
         gain = paired_gain(k_gain, problem, journey.candidate, journey.incumbent, most, _BLOCK)
         mean = jnp.where(journey.finite, gain.mean, -jnp.inf)
         se = jnp.where(journey.finite, gain.se, 0.0)
@@ -180,31 +183,27 @@ class Judge:
         lucky = small & (jnp.log(jax.random.uniform(k_luck, dtype=mean.dtype)) < strictness * mean / se)
         likely = (mean > 0) & (gain.wins > 0.5)
         noise = journey.forecast
-        shows = noise.mean > self.sure * noise.se
-        missed = jnp.where(small, jnp.where(shows, _SURE_MISS, _FAINT_MISS), 0)
+        after = self._adapt(control, mean, worse, small, noise)
+        missed = jnp.where(small, jnp.where(after.noisy, _SURE_MISS, _FAINT_MISS), 0)
         accept = better | (~worse & (lucky | likely))
         return Verdict(
             accept=accept, rollback=worse, resume=jnp.where(worse, INCUMBENT, CANDIDATE), missed=missed,
             progressed=better & ~small, settled=jnp.asarray(False), stuck=control.length < 1e-10,
             yardstick=jnp.where(accept, gain.elbo, yardstick), elbo=gain.elbo, gain=mean, gain_se=se, strictness=strictness,
             values=2 * (gain.pairs + noise.pairs), nonfinite=gain.nonfinite + noise.nonfinite,
-            control=self._adapt(control, mean, worse, small, noise, shows),
+            control=after,
         )  # fmt: skip
 
-    def _adapt(self, control: Control, gain, worse, small, noise, shows) -> Control:
+    def _adapt(self, control: Control, gain, worse, small, noise) -> Control:
         """Shorten steps that led astray or whose noise is most of what they brought; lengthen those that still descend."""
-        descends = noise.mean < -self.sure * noise.se
+        descends, shows = noise.mean < -self.sure * noise.se, noise.mean > noise.se
         noisy = shows & (noise.mean > 0.5 * jnp.maximum(gain, 0.0))
+        known = jnp.where(descends, False, control.noisy | shows)
         lost = worse & ~jnp.isfinite(gain)
-        factor = jnp.select([lost, worse, noisy, descends, small], [0.1, 0.5, 0.5, 2.0, 2.0], 1.0)
-        growth = jnp.select([worse, small & shows, noisy, descends], [1.0, 2.0, 1.5, 1.0], 1.25)
+        factor = jnp.select([lost, worse, noisy, descends, small & ~known], [0.1, 0.5, 0.5, 2.0, 2.0], 1.0)
+        growth = jnp.select([worse, small & known, descends], [1.0, 1.5, 1.0], 1.25)
         size = jnp.minimum(even(growth * control.size), self.longest)
-        return Control(size, control.length * factor)
-
-
-def _most_pairs(size):
-    """Give the pairs a window of so many steps may spend on each of its two questions."""
-    return jnp.maximum(size // 4, 64)
+        return Control(size, control.length * factor, known)
 
 
 def selector(optim, state) -> Callable[[Any, Any], Any] | None:

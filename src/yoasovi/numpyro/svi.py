@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tqdm
 from jax.extend.core import jaxpr_as_fun
-from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIRunResult, SVIState
 from numpyro.optim import _NumPyroOptim
@@ -32,7 +31,7 @@ class YOASOVI(SVI):
     better, is compared with the best parameters so far by the same loss with the same random keys, so that most of the
     noise cancels. Clearly worse windows are undone, optimiser included; steps become longer while they still descend
     and shorter when noise is most of what they bring, so that the learning rate matters little. The run ends early
-    after windows that gained less than 0.1 nats beyond doubt.
+    after windows that gained less than 0.15 nats beyond doubt.
 
     `init`, `update`, `stable_update`, `evaluate` and `get_params` are SVI's own: in a loop of your own with other
     arguments at each step (minibatches) nothing is judged. Minibatches by `plate(subsample_size=...)` are judged, the
@@ -60,8 +59,8 @@ class YOASOVI(SVI):
 
         `params` and `state` are the best that were found. `losses` has one entry per step that was taken, undone
         ones too: fewer than `num_steps` where the run ended early, except under `jit` or `vmap`, where it never does.
-        Judging costs up to 256 evaluations of the loss, without gradients, per window of 64 steps or more (half as
-        many as steps for each of the four where windows are long). A step that is not finite is left out, whatever
+        Judging costs between 64 and 640 evaluations of the loss, without gradients, per window of 64 steps or more:
+        few while progress is clear, most near the end. A step that is not finite is left out, whatever
         `stable_update` says; `stable_update=True` also turns its loss into NaN. The length of steps is found anew
         in each run. Optimisers that do not step (`Minimize`) and models with mutable sites run as in `SVI`.
         """
@@ -155,5 +154,5 @@ def _in_chunks(go, carry, num_steps: int, progress_bar: bool) -> tuple[State, ja
 
 def _complain(end: State) -> None:
     if end.reason == StopReason.NON_FINITE:
-        text = f"The loss was not finite for {_MAX_NONFINITE} steps in a row; check priors, supports, data and the guide's start."
+        text = f"The loss was not finite for {_MAX_NONFINITE} steps in a row; check priors, supports and data."
         warnings.warn(text, stacklevel=3)
