@@ -69,11 +69,12 @@ class LossGradient:
         return ()
 
     def evaluate(self, problem, params, uniform):
-        loss = lambda p: problem.family.loss(p, uniform)
-        if self.forward:
-            gradient, value = jax.jacfwd(lambda p: (loss(p), loss(p)), has_aux=True)(params)
-        else:
-            value, gradient = jax.value_and_grad(loss)(params)
+        def loss(params):
+            value = problem.family.loss(params, uniform)
+            return value, value
+
+        differentiate = jax.jacfwd if self.forward else jax.grad
+        gradient, value = differentiate(loss, has_aux=True)(params)
         return Seen(gradient, None, None, jnp.asarray(1.0), -value)
 
     def direction(self, problem, params, memory, uniform, seen):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,7 @@ from yoasovi.numpyro.judging import Guided, Judge, Keys, LossGradient, Steps, se
 from yoasovi.stopping import MaxSteps, Patience, StopReason
 
 _NO_INPUTS = Inputs({}, {}, None)
+_NO_DENSITY: Any = None  # it is in the loss
 _MAX_NONFINITE = 500
 
 
@@ -82,10 +85,10 @@ class YOASOVI(SVI):
         rule = Judge()
         longest = min(rule.longest, num_steps)
         program = Program(
-            None, Guided(loss, self._unit(state, args, kwargs)), Keys(), LossGradient(forward_mode_differentiation),
+            _NO_DENSITY, Guided(loss, self._unit(state, args, kwargs)), Keys(), LossGradient(forward_mode_differentiation),
             rule, Steps(self.optim, put, longest), MaxSteps() if traced else Patience(rule.patience), _MAX_NONFINITE,
         )  # fmt: skip
-        begin = start(program, _NO_INPUTS, self.optim.get_params(state.optim_state), 1.0)
+        begin = start(program, _NO_INPUTS, self.optim.get_params(state.optim_state), jnp.asarray(1.0))
         begin = begin._replace(memory=state.optim_state)
         carry = begin, jnp.full(num_steps + longest, jnp.nan)
         go = lambda carry, until: _run_until(program, state.rng_key, num_steps, carry, until)
@@ -148,7 +151,8 @@ def _in_chunks(go, carry, num_steps: int, progress_bar: bool) -> tuple[State, ja
             average = np.mean(recent[np.isfinite(recent)]) if np.isfinite(recent).any() else np.nan
             bar.set_postfix_str(f"init loss: {carry[1][0]:.4f}, avg. loss [{seen + 1}-{now}]: {average:.4f}", refresh=False)
         if carry[0].reason == StopReason.CONVERGED:
-            bar.write(f"Nothing worth having was left to gain after {int(carry[0].step)} of {num_steps} steps.")
+            text = f"Nothing worth having was left to gain after {int(carry[0].step)} of {num_steps} steps."
+            bar.write(text, file=sys.stderr)
     return carry
 
 
