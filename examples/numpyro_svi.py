@@ -45,7 +45,7 @@ def main():
         draws = np.stack([draws["level"], draws["slope"]], 1)
         off = np.abs(draws.mean(0) - mean) / sd
         ratio = draws.std(0) / sd
-        print(f"{kind.__name__:8} {len(result.losses):5} steps  means off by {off.round(2)} sd, sds {ratio.round(2)} of the exact")
+        print(f"{kind.__name__}, {len(result.losses)} steps: means off by {off.round(2)} sd, sds {ratio.round(2)} times")
     assert (off < 0.1).all() and (np.abs(ratio - 1) < 0.2).all()
 
 

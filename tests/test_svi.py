@@ -157,7 +157,7 @@ def test_a_guide_of_ones_own_with_a_discrete_site():
     assert q > 0.95 and abs(a / (a + b) - 15 / 22) < 0.05  # Beta(15, 7), and surely not the coin that hardly falls on 1
 
 
-@pytest.mark.parametrize("loss", [TraceMeanField_ELBO(), RenyiELBO(alpha=0.5, num_particles=4)], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("loss", [TraceMeanField_ELBO(), RenyiELBO(0.5, num_particles=4)], ids=["mean field", "Renyi"])
 def test_other_losses(loss):
     svi, result = run(numpyro.optim.Adam(0.05), 400, loss=loss, forward_mode_differentiation=True)
     assert abs(fresh_loss(svi, result.params, Y) + evidence(np.asarray(Y))) < 0.3
@@ -184,17 +184,18 @@ def test_a_scaled_loss_has_a_smaller_unit():
     np.testing.assert_allclose(svi._unit(state, (Y,), {}), 0.01)
 
 
+PLAIN = "Adam", "Adagrad", "ClippedAdam", "RMSProp", "RMSPropMomentum", "SGD", "SM3"
 OPTIMISERS = {
-    **{k: getattr(numpyro.optim, k)(0.1) for k in ("Adam", "Adagrad", "ClippedAdam", "RMSProp", "RMSPropMomentum", "SGD", "SM3")},
+    **{k: getattr(numpyro.optim, k)(0.1) for k in PLAIN},
     "Momentum": numpyro.optim.Momentum(0.1, 0.9),
     "optax": numpyro.optim.optax_to_numpyro(optax.chain(optax.clip(1.0), optax.adamw(0.1))),
     "jax": _NumPyroOptim(lambda *args: args, *jax_optimizers.nesterov(0.1, 0.9)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("optim", OPTIMISERS.values(), ids=OPTIMISERS)
 def test_parameters_can_be_put_into_an_optimisers_state(optim):
-    old, new = {"a": jnp.zeros(2), "b": jnp.ones(())}, {"a": jnp.array([3.0, 4.0]), "b": jnp.array(5.0)}
+    old, new = {"a": jnp.zeros(2), "b": jnp.ones(1)}, {"a": jnp.array([3.0, 4.0]), "b": jnp.array([5.0])}
     state = optim.update(jax.tree.map(jnp.ones_like, old), optim.init(old), value=1.0)
     changed = selector(optim, state)(state, new)
     jax.tree.map(np.testing.assert_array_equal, optim.get_params(changed), new)

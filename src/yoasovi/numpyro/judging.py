@@ -155,7 +155,7 @@ class Judge:
     first: int = 64
     longest: int = 1024
     sure: float = 2.0
-    flat: float = 0.15
+    flat: float = 0.05
     tempering: Tempering = Logarithmic(3.0)
     patience: ClassVar[int] = 3 * _SURE_MISS
     restores_optimizer: ClassVar[bool] = True

@@ -34,7 +34,7 @@ class YOASOVI(SVI):
     better, is compared with the best parameters so far by the same loss with the same random keys, so that most of the
     noise cancels. Clearly worse windows are undone, optimiser included; steps become longer while they still descend
     and shorter when noise is most of what they bring, so that the learning rate matters little. The run ends early
-    after windows that gained less than 0.15 nats beyond doubt.
+    after windows that gained less than 0.05 nats beyond doubt.
 
     `init`, `update`, `stable_update`, `evaluate` and `get_params` are SVI's own: in a loop of your own with other
     arguments at each step (minibatches) nothing is judged. Minibatches by `plate(subsample_size=...)` are judged, the
@@ -81,7 +81,7 @@ class YOASOVI(SVI):
                 forward_mode_differentiation=forward_mode_differentiation, init_state=state, **kwargs,
             )  # fmt: skip
         traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((rng_key, state, args, kwargs)))
-        loss = lambda params, key: self._loss(params, key, args, kwargs)
+        loss = jax.jit(lambda params, key: self._loss(params, key, args, kwargs))  # so that it is traced once
         rule = Judge()
         longest = min(rule.longest, num_steps)
         program = Program(
