@@ -406,6 +406,11 @@ def nan_covariate():
     numpyro.sample("y", dist.Normal(slope * np.array([1.0, np.nan, 2.0]), 1.0), obs=Y)
 
 
+def loose():
+    numpyro.sample("x", dist.ImproperUniform(constraints.positive, (), (2,)))
+    numpyro.sample("y", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)), 1.0), obs=Y)
+
+
 def nan_below():
     mu = numpyro.sample("mu", dist.Normal(0, 1))
     numpyro.sample("x", dist.Normal(mu, np.nan))
@@ -422,6 +427,7 @@ BAD = {
     "NaN inside a truncated law": (two_sites(lambda: dist.TruncatedNormal(np.nan, 1, low=0)), "Site 'x' .* NaN"),
     "impossible parameter": (two_sites(lambda: dist.Dirichlet(jnp.array([-0.5, 1.0]))), "Site 'x' .* concentration"),
     "improper discrete": (two_sites(lambda: dist.ImproperUniform(constraints.boolean, (), ())), "'x' .* is discrete"),
+    "improper and free": (loose, "Site 'x' .* improper prior, and nothing else depends on it"),
     "Delta": (two_sites(lambda: dist.Delta(1.0)), "'x' .* Delta .* `numpyro.deterministic`"),
     "shape from a value": (changing_shape, "Site 'x' .* changes with the values of other sites"),
     "branch on a value": (branching, "depends on the value of a latent site"),

@@ -37,9 +37,9 @@ def fresh_loss(svi, params, *args, particles=4000):
     return float(Trace_ELBO(particles).loss(jax.random.key(99), params, svi.model, svi.guide, *args))
 
 
-def run(optim, steps=1500, model=one_mean, guide=None, loss=None, args=(Y,), kind=YOASOVI, seed=0, **kwargs):
-    svi = kind(model, guide or AutoNormal(model), optim, loss or Trace_ELBO())
-    return svi, svi.run(jax.random.key(seed), steps, *args, progress_bar=False, **kwargs)
+def run(optim, steps, model=one_mean, guide=None, loss=None, args=(Y,), **kwargs):
+    svi = YOASOVI(model, guide or AutoNormal(model), optim, loss or Trace_ELBO())
+    return svi, svi.run(jax.random.key(0), steps, *args, progress_bar=False, **kwargs)
 
 
 # ---- the same shape -----------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ y = x @ jnp.array([1.0, -2.0]) + 0.5
 results = []
 for guide in (AutoNormal(model), AutoMultivariateNormal(model)):
     svi = SVI(model, guide, numpyro.optim.Adam(0.02), Trace_ELBO())
-    result = svi.run(jax.random.key(0), 300, x, y, progress_bar=PROGRESS)
+    result = svi.run(jax.random.key(0), 100, x, y, progress_bar=False)
     state, loss = svi.update(result.state, x, y)
     results.append((result, state, loss, svi.evaluate(state, x, y), svi.get_params(state)))
     draws = Predictive(model, guide=guide, params=result.params, num_samples=10)(jax.random.key(1), x)
@@ -79,10 +79,9 @@ def described(tree):
     return structure, [(x.shape, x.dtype) for x in leaves]
 
 
-@pytest.mark.parametrize("progress", [False, True], ids=["quiet", "progress bar"])
-def test_a_script_runs_with_only_the_import_changed(progress, capsys):
+def test_a_script_runs_with_only_the_import_changed():
     changed = SCRIPT.replace("import SVI, Predictive, Trace_ELBO", "import Predictive, Trace_ELBO")
-    ours, theirs = {"PROGRESS": progress}, {"PROGRESS": False}
+    ours, theirs = {}, {}
     exec("from yoasovi.numpyro import YOASOVI as SVI\n" + changed, ours)
     exec(SCRIPT, theirs)
     for a, b in zip(ours["results"], theirs["results"], strict=True):
@@ -90,17 +89,15 @@ def test_a_script_runs_with_only_the_import_changed(progress, capsys):
         for left, right in zip(a, b, strict=True):
             assert described(left) == described(right)
     assert described(ours["draws"]) == described(theirs["draws"])
-    assert ("avg. loss" in capsys.readouterr().err) == progress
 
 
-def test_the_progress_bar_changes_no_number_and_other_seeds_do():
-    optim = numpyro.optim.Adam(0.05)
-    guide = AutoNormal(one_mean)
-    quiet = run(optim, 150, guide=guide)[1]
-    shown = YOASOVI(one_mean, guide, optim, Trace_ELBO()).run(jax.random.key(0), 150, Y, progress_bar=True)
+def test_the_progress_bar_changes_no_number(capsys):
+    svi, quiet = run(numpyro.optim.Adam(0.05), 150)
+    assert "avg. loss" not in capsys.readouterr().err
+    shown = svi.run(jax.random.key(0), 150, Y, progress_bar=True)
+    assert "avg. loss" in capsys.readouterr().err
     np.testing.assert_array_equal(quiet.losses, shown.losses)
     jax.tree.map(np.testing.assert_array_equal, quiet.params, shown.params)
-    assert not np.array_equal(quiet.losses, run(optim, 150, guide=guide, seed=1)[1].losses)
 
 
 # ---- what it does -------------------------------------------------------------------------------------------
@@ -120,18 +117,19 @@ def test_steps_that_explode_are_undone():
     start = svi.get_params(svi.init(jax.random.key(0), Y, init_params=begin))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((result.params, result.state.optim_state)))
     assert fresh_loss(svi, result.params, Y) <= fresh_loss(svi, start, Y)
-    assert np.isfinite(run(optax.sgd(1e3), 1, init_params=begin)[1].params["mu_auto_loc"])
 
 
 def test_a_run_can_be_continued():
-    svi, result = run(numpyro.optim.Adam(0.02), 100)
-    again = svi.run(jax.random.key(1), 300, Y, progress_bar=False, init_state=result.state)
-    assert int(again.state.optim_state[0]) > int(result.state.optim_state[0])
-    assert fresh_loss(svi, again.params, Y) < fresh_loss(svi, result.params, Y)
+    svi = YOASOVI(one_mean, AutoNormal(one_mean), numpyro.optim.Adam(0.02), Trace_ELBO())
+    state = svi.init(jax.random.key(0), Y)
+    state, _ = svi.update(state, Y)
+    again = svi.run(jax.random.key(1), 300, Y, progress_bar=False, init_state=state)
+    assert int(again.state.optim_state[0]) > 1
+    assert fresh_loss(svi, again.params, Y) < fresh_loss(svi, svi.get_params(state), Y) - 5
 
 
 def test_under_vmap_runs_have_their_full_length():
-    svi = YOASOVI(one_mean, AutoNormal(one_mean), numpyro.optim.Adam(0.1), Trace_ELBO())
+    svi = YOASOVI(one_mean, AutoNormal(one_mean), numpyro.optim.Adam(0.1), TraceMeanField_ELBO())
     found = jax.vmap(lambda key: svi.run(key, 90, Y, progress_bar=False))(jax.random.split(jax.random.key(0), 2))
     assert found.losses.shape == (2, 90) and np.isfinite(found.losses).all()
     assert found.params["mu_auto_loc"].shape == (2,)
@@ -140,7 +138,8 @@ def test_under_vmap_runs_have_their_full_length():
 def biased_coin(y):
     p = numpyro.sample("p", dist.Beta(1, 1))
     z = numpyro.sample("z", dist.Bernoulli(0.5))
-    numpyro.sample("y", dist.Bernoulli(jnp.where(z == 1, p, 0.01)).expand([len(y)]), obs=y)
+    with numpyro.plate("n", len(y)):
+        numpyro.sample("y", dist.Bernoulli(jnp.where(z == 1, p, 0.01)), obs=y)
 
 
 def coin_guide(y):
@@ -157,8 +156,8 @@ def test_a_guide_of_ones_own_with_a_discrete_site():
     assert q > 0.95 and abs(a / (a + b) - 15 / 22) < 0.05  # Beta(15, 7), and surely not the coin that hardly falls on 1
 
 
-@pytest.mark.parametrize("loss", [TraceMeanField_ELBO(), RenyiELBO(0.5, num_particles=4)], ids=["mean field", "Renyi"])
-def test_other_losses(loss):
+def test_another_loss_in_forward_mode():
+    loss = RenyiELBO(0.5, num_particles=4)
     svi, result = run(numpyro.optim.Adam(0.05), 400, loss=loss, forward_mode_differentiation=True)
     assert abs(fresh_loss(svi, result.params, Y) + evidence(np.asarray(Y))) < 0.3
 

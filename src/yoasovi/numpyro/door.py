@@ -18,7 +18,7 @@ from numpyro.distributions import biject_to, constraints
 from yoasovi.compiling import precision
 from yoasovi.errors import check
 from yoasovi.model import Model
-from yoasovi.numpyro.checks import check_looks
+from yoasovi.numpyro.checks import check_improper, check_looks
 from yoasovi.numpyro.laws import as_categorical, in_numpy, is_improper, kernel
 from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, in_full, look_once, touched
 from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogObservations, LogTerms, Replay, Slot, Source
@@ -60,6 +60,7 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
         source, first = in_full(source, look_once(source, 0))
         looks = first, look_once(source, 1)
         check_looks(*looks)
+        check_improper(source, looks)
         prior, replay = _arrange(source, looks)
         replay, data = _with_data(replay, source, prior)
         discrete = replay.local or any(law.is_discrete for law in prior.values())

@@ -61,12 +61,13 @@ class YOASOVI(SVI):
         """Run at most `num_steps` steps; arguments and result are those of `SVI.run`.
 
         `params` and `state` are the best that were found. `losses` has one entry per step that was taken, undone
-        ones too: fewer than `num_steps` where the run ended early, except under `jit` or `vmap`, where it never does.
+        ones too: fewer than `num_steps` where the run ended early, but never under `jit` or `vmap`.
         Judging costs between 64 and 640 evaluations of the loss, without gradients, per window of 64 steps or more:
         few while progress is clear, most near the end. A step that is not finite is left out, whatever
         `stable_update` says; `stable_update=True` also turns its loss into NaN. The length of steps is found anew
         in each run. Optimisers that do not step (`Minimize`) and models with mutable sites run as in `SVI`.
         """
+        num_steps = int(num_steps) if isinstance(num_steps, np.integer) else num_steps
         positive_integer("num_steps", "run", num_steps)
         state = init_state
         if state is None:
@@ -81,7 +82,7 @@ class YOASOVI(SVI):
                 forward_mode_differentiation=forward_mode_differentiation, init_state=state, **kwargs,
             )  # fmt: skip
         traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((rng_key, state, args, kwargs)))
-        loss = jax.jit(lambda params, key: self._loss(params, key, args, kwargs))  # so that it is traced once
+        loss = lambda params, key: self._loss(params, key, args, kwargs)
         rule = Judge()
         longest = min(rule.longest, num_steps)
         program = Program(
@@ -135,6 +136,7 @@ def _run_until(program: Program, key, num_steps: int, carry, until):
 def _in_chunks(go, carry, num_steps: int, progress_bar: bool) -> tuple[State, jax.Array]:
     """Run compiled, with a look now and then for the progress bar."""
     # The data are arguments of the compiled program and not constants in it, though the model sees them as they are.
+    # (A `jit` anywhere inside `go` would make constants of them again.)
     traced, shape = jax.make_jaxpr(go, return_shape=True)(carry, num_steps)
     tree = jax.tree.structure(shape)
     flat = jax.jit(lambda consts, *leaves: jaxpr_as_fun(traced.replace(consts=consts))(*leaves))
