@@ -359,6 +359,24 @@ def test_param_sites_keep_their_value_with_a_warning():
     np.testing.assert_allclose(model.prior["x"].scale, 2.0)
 
 
+@pytest.mark.parametrize("by_index", [True, False], ids=["by index", "by numpyro.subsample"])
+def test_subsampled_plates_are_evaluated_in_full_with_a_warning(by_index):
+    def model_fn(y, batch=None):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("rows", len(y), subsample_size=batch) as index:
+            part = y[index] if by_index else numpyro.subsample(y, event_dim=0)
+            z = numpyro.sample("z", dist.Normal(mu, 1.0))
+            numpyro.sample("y", dist.Normal(z, 1.0), obs=part)
+
+    y = jnp.arange(6.0)
+    with pytest.warns(UserWarning, match=r"evaluated in full: 'rows' \(2 of 6\)"):
+        model = from_numpyro(model_fn, y, batch=2)
+    whole = assert_same_density_as_numpyro(model_fn, y)
+    assert model.num_observations == whole.num_observations
+    with precision():
+        np.testing.assert_allclose(log_p(model, points(model)), log_p(whole, points(whole)), rtol=1e-9)
+
+
 def two_sites(law, y=None):
     def model_fn():
         x = numpyro.sample("x", law())
@@ -367,7 +385,7 @@ def two_sites(law, y=None):
     return model_fn
 
 
-def subsampled():
+def one_batch():
     mu = numpyro.sample("mu", dist.Normal(0, 1))
     with numpyro.plate("rows", 100, subsample_size=10):
         numpyro.sample("y", dist.Normal(mu, 1), obs=jnp.zeros(10))
@@ -388,6 +406,11 @@ def nan_covariate():
     numpyro.sample("y", dist.Normal(slope * np.array([1.0, np.nan, 2.0]), 1.0), obs=Y)
 
 
+def loose():
+    numpyro.sample("x", dist.ImproperUniform(constraints.positive, (), (2,)))
+    numpyro.sample("y", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)), 1.0), obs=Y)
+
+
 def nan_below():
     mu = numpyro.sample("mu", dist.Normal(0, 1))
     numpyro.sample("x", dist.Normal(mu, np.nan))
@@ -404,10 +427,11 @@ BAD = {
     "NaN inside a truncated law": (two_sites(lambda: dist.TruncatedNormal(np.nan, 1, low=0)), "Site 'x' .* NaN"),
     "impossible parameter": (two_sites(lambda: dist.Dirichlet(jnp.array([-0.5, 1.0]))), "Site 'x' .* concentration"),
     "improper discrete": (two_sites(lambda: dist.ImproperUniform(constraints.boolean, (), ())), "'x' .* is discrete"),
+    "improper and free": (loose, "Site 'x' .* improper prior, and nothing else depends on it"),
     "Delta": (two_sites(lambda: dist.Delta(1.0)), "'x' .* Delta .* `numpyro.deterministic`"),
     "shape from a value": (changing_shape, "Site 'x' .* changes with the values of other sites"),
     "branch on a value": (branching, "depends on the value of a latent site"),
-    "subsample": (subsampled, "Plate 'rows' .* subsample of 10 of 100"),
+    "one batch of a plate": (one_batch, r"Plate 'rows' \(10 of 100\) .* give it all the data"),
 }
 
 

@@ -130,6 +130,12 @@ def iterate(program: Program, problem: Problem, key, state: State, plan: Plan, i
 
 def turn(program: Program, inputs: Inputs, key, max_steps, state: State) -> tuple[State, TurnInfo]:
     """One window of iterations, its proposal, the verdict on it, and what follows."""
+    plan, trip = travel(program, inputs, key, max_steps, state)
+    return arrive(program, inputs, key, max_steps, state, plan, trip)
+
+
+def travel(program: Program, inputs: Inputs, key, max_steps, state: State) -> tuple[Plan, Trip]:
+    """The window's iterations."""
     problem = Problem(program.density, program.family, inputs)
     plan = program.acceptance.plan(state.control)
     alive = state.reason == StopReason.RUNNING  # a finished fit among unfinished ones (restarts) idles
@@ -145,9 +151,15 @@ def turn(program: Program, inputs: Inputs, key, max_steps, state: State) -> tupl
         trip = body(plan, 0, trip)
     else:
         trip = jax.lax.fori_loop(0, plan.size, lambda i, c: body(plan, i, c), trip)
+    return plan, trip
+
+
+def arrive(program: Program, inputs: Inputs, key, max_steps, state: State, plan: Plan, trip: Trip) -> tuple[State, TurnInfo]:
+    """The window's proposal, the verdict on it, and what follows."""
+    problem = Problem(program.density, program.family, inputs)
     candidate, memory, forecast = program.optimizer.propose(problem, state.params, trip, plan)
     trip = trip._replace(memory=memory)
-    sound = finite(candidate) & alive
+    sound = finite(candidate) & (state.reason == StopReason.RUNNING)
     journey = Journey(candidate, trip.params, state.incumbent, trip.elbo, trip.admitted, sound, forecast)
     key = jax.random.fold_in(key, 4 * state.step + 3)
     verdict = program.acceptance.judge(key, state.control, problem, journey, state.yardstick, state.turn + 1)

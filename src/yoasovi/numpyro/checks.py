@@ -7,22 +7,22 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import constraints
 
-from yoasovi.numpyro.laws import is_masked, layers
-from yoasovi.numpyro.looking import Look
+from yoasovi.numpyro.laws import is_improper, is_masked, kernel, layers
+from yoasovi.numpyro.looking import Look, touched
+from yoasovi.numpyro.replay import Source
+
+_ENDLESS = (
+    constraints.real, constraints.positive, constraints.nonnegative, constraints.real_vector, constraints.ordered_vector,
+    constraints.positive_ordered_vector, constraints.greater_than(0), constraints.less_than(0),
+)  # fmt: skip
 
 
 def check_looks(first: Look, second: Look) -> None:
     """Refuse, by name, the sites that cannot be fitted."""
     for name, site in first.sites.items():
-        if site["type"] == "plate":
-            size, subsample = site["args"]
-            if subsample is not None and subsample < size:
-                raise ValueError(
-                    f"Plate {name!r} of the NumPyro model takes a subsample of {subsample} of {size}, which is not "
-                    "available yet; leave `subsample_size` out and give all the data."
-                )
-        elif site["type"] == "param" and not name.endswith("$params"):  # those of random modules have priors
+        if site["type"] == "param" and not name.endswith("$params"):  # those of random modules have priors
             text = f"`numpyro.param` site {name!r} keeps its initial value; give it a prior to have it inferred."
             warnings.warn(text, stacklevel=3)
     if not first.latents:
@@ -38,6 +38,21 @@ def check_looks(first: Look, second: Look) -> None:
         faults = [_fault(name, x) for x in (first, second)]
         if all(faults):  # whatever the values of other sites
             raise ValueError(f"Site {name!r} of the NumPyro model: {faults[0]}")
+
+
+def check_improper(source: Source, looks: tuple[Look, Look]) -> None:
+    """Refuse sites that nothing keeps from going anywhere."""
+    kinds, first = tuple(type(x) for x in _ENDLESS), looks[0].values
+    for name in looks[0].latents:
+        law = looks[0].sites[name]["fn"]
+        if not is_improper(law) or not isinstance(kernel(law.support), kinds):
+            continue
+        given = {k: v for k, v in first.items() if k != name}
+        if touched(source, [{name: x.values[name]} for x in looks], given)[2] <= {name}:
+            raise ValueError(
+                f"Site {name!r} of the NumPyro model has an improper prior, and nothing else depends on it: its posterior "
+                "is improper too. Give it a proper prior, or let an observation depend on it."
+            )
 
 
 def _check_missing(name: str, look: Look) -> None:

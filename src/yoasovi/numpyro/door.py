@@ -18,9 +18,9 @@ from numpyro.distributions import biject_to, constraints
 from yoasovi.compiling import precision
 from yoasovi.errors import check
 from yoasovi.model import Model
-from yoasovi.numpyro.checks import check_looks
+from yoasovi.numpyro.checks import check_improper, check_looks
 from yoasovi.numpyro.laws import as_categorical, in_numpy, is_improper, kernel
-from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, look_once, touched
+from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, in_full, look_once, touched
 from yoasovi.numpyro.naming import labels_of
 from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogObservations, LogTerms, Replay, Slot, Source
 
@@ -34,7 +34,8 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     The density is the one NumPyro's own samplers see (where `handlers.scale` or `mask` is around a constrained latent
     site, SVI's: the Jacobian is left alone). `log_likelihood` has one entry per observation first, then those of
     factors and of latent sites whose law depends on other sites; `log_marginal` has the observations alone. Sites
-    given by `handlers.substitute`, and `numpyro.param` sites, keep their values.
+    given by `handlers.substitute`, and `numpyro.param` sites, keep their values. Plates with a `subsample_size` are
+    evaluated in full, with a warning.
 
     Parameters
     ----------
@@ -57,8 +58,10 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     # In the precision of the fit, so that constants are not rounded before it; NumPyro's checks do not know the
     # names of sites, so they are made here, afterwards.
     with precision(), validation_enabled(False):
-        looks = look_once(source, 0), look_once(source, 1)
+        source, first = in_full(source, look_once(source, 0))
+        looks = first, look_once(source, 1)
         check_looks(*looks)
+        check_improper(source, looks)
         prior, replay = _arrange(source, looks)
         replay, data = _with_data(replay, source, prior)
         discrete = replay.local or any(law.is_discrete for law in prior.values())

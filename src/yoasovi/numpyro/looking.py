@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpyro.distributions as dist
 from numpyro import validation_enabled
 from numpyro.handlers import seed, substitute
 from numpyro.infer.initialization import init_to_uniform
+from numpyro.primitives import Messenger
 
 from yoasovi.model import Params
 from yoasovi.numpyro.laws import is_improper, is_masked, layers, per_member
@@ -61,6 +63,36 @@ def look_once(source: Source, key, anywhere=lambda law: not law.support.is_discr
     log_probs, sites = source._replace(fn=substitute(seed(source.fn, key), substitute_fn=begin)).log_probs({})
     latents = (k for k, s in sites.items() if s["type"] == "sample" and not s["is_observed"] and k not in fixed)
     return Look(sites, log_probs, tuple(latents))
+
+
+class WholePlates(Messenger):
+    """Makes plates that would take a subsample take all their members."""
+
+    def process_message(self, msg):
+        """Give a plate all its indices."""
+        if msg["type"] == "plate":
+            size, _ = msg["args"]
+            msg["args"], msg["value"] = (size, size), jnp.arange(size)
+
+
+def in_full(source: Source, look: Look) -> tuple[Source, Look]:
+    """Give the model with plates that are not subsampled, and a look at it, and say so; the same ones if none is."""
+    plates = {k: s["args"] for k, s in look.sites.items() if s["type"] == "plate"}
+    plates = {k: (size, part) for k, (size, part) in plates.items() if part not in (None, size)}
+    if not plates:
+        return source, look
+    whole = source._replace(fn=WholePlates(source.fn))
+    said = ", ".join(f"{k!r} ({part:,} of {size:,})" for k, (size, part) in plates.items())
+    try:
+        look = look_once(whole, 0)
+    except Exception as error:
+        raise ValueError(
+            f"Plate {said} of the NumPyro model takes a subsample, and the model fails with the plate in full: give it all "
+            "the data, and take the batch by the plate's indices or by `numpyro.subsample`. For a model that is given one "
+            f"batch at a time use `yoasovi.numpyro.YOASOVI` with a guide. ({error})"
+        ) from error
+    warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
+    return whole, look
 
 
 @dataclass(frozen=True, eq=False)
