@@ -19,6 +19,7 @@ from yoasovi.errors import check, positive_integer
 from yoasovi.families import Gaussian
 from yoasovi.gradients import Problem
 from yoasovi.model import Model
+from yoasovi.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
 
 _BLOCK = 1000  # draws per compiled call
@@ -58,6 +59,8 @@ class Fit:
     log_ratio: np.ndarray  # log p - log q at the draws behind `elbo`
     reported_elbo: float
     restart_elbos: list[Estimate] = field(default_factory=list)
+    nonfinite: Nonfinite = Nonfinite()  # `num_nonfinite` by kind
+    stop_detail: str = ""  # more on how the fit ended: what broke, or how to resume
 
     def sample(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> dict[str, np.ndarray]:
         """Draw from the approximation, on the constrained scale.
@@ -138,12 +141,12 @@ class Fit:
         """A table of means, standard deviations and quantiles, with what is known of the fit above it."""
         lines = [
             f"{self.model.name}: {self.method.name}, {self.family.name} ({self.family_reason})",
-            f"ELBO {self.elbo} on fresh draws; {self.stop_reason}",
+            f"ELBO {self.elbo} on fresh draws; {self.stop_reason} {self.stop_detail}".rstrip(),
             f"{self.num_steps:,} steps, {self.num_gradients:,} gradients, {self.num_values:,} values, "
             f"{self.seconds.compile:.1f} s compiling, {self.seconds.run:.2f} s running",
         ]
         if self.num_nonfinite:
-            lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused")
+            lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused: {self.nonfinite}")
         lines.append(f"{'':<20}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}")
         local = {s.name for s in self.model.density.local_sites}
         for name, draws in self.sample(4000).items():
