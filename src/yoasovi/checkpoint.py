@@ -23,7 +23,6 @@ from yoasovi.storage import checksum, pack, sweep, unpack, write_whole
 
 FORMAT = 1
 SLOTS = ("a.checkpoint", "b.checkpoint")
-_LARGEST = 16 * 2**30  # bytes of a checkpoint's arrays
 
 
 @dataclass(frozen=True)
@@ -130,8 +129,8 @@ class Store:
         except OSError as error:
             last = f"the one of step {self.step:,} stays" if self.written else "there is none yet"
             raise OSError(
-                f"the checkpoint of step {step:,} could not be written to {self.folder} ({error.strerror or error}); {last}. "
-                "Make room there and go on with resume=True (--resume)."
+                f"the checkpoint of step {step:,} could not be written to {self.folder} ({error.strerror or error}); "
+                f"{last}. Make room there and go on with resume=True (--resume)."
             ) from error
         self.serial, self.step, self.clock, self.written = self.serial + 1, step, time.monotonic(), True
 
@@ -157,7 +156,9 @@ def _read(path: Path) -> tuple[dict[str, Any], Saved]:
         raise ValueError(f"{path.name} is cut short: {len(body):,} of {length:,} bytes")
     if checksum(text.encode() + body) != digest:
         raise ValueError(f"{path.name} is damaged: its checksum does not match")
-    arrays = unpack(body, _LARGEST, path.name)
+    if not {"identity", "serial", "step", "numbers"} <= set(head):
+        raise ValueError(f"{path.name} is no checkpoint: its beginning lacks what a fit is of")
+    arrays = unpack(body, len(body), path.name)  # they are stored as they are, so they cannot be larger
     leaves = [arrays[k] for k in sorted(k for k in arrays if k.startswith("state."))]
     trace = {k.removeprefix("trace."): v for k, v in arrays.items() if k.startswith("trace.")}
     return head, Saved(leaves, trace, head["numbers"])

@@ -175,16 +175,16 @@ def _fit(model, method, family, why, options: Options, interrupts: Interrupts) -
         model.density, family, method.draws, method.gradient, method.acceptance, method.optimizer, method.stopping,
         options.max_nonfinite,
     )  # fmt: skip
-    store, saved = None, None
+    store = saved = None
     if options.checkpoint is not None:
         same = identity.of_fit(model, method, family, options.seed, options.restarts, options.max_nonfinite)
         store = Store(options.checkpoint, same)
         saved = store.open(options.resume)
-    if saved is None:
+    if store is None or saved is None:
         state, trace, costs = _fresh(model, program, clock, options)
         origin = clock.run
     else:
-        state, trace, costs, origin = _restored(model, program, clock, options, saved)
+        state, trace, costs, origin = _restored(model, program, clock, options, saved, store.folder)
     state, trace = _run(model, method, program, clock, options, interrupts, store, state, trace, costs, origin)
     elbos, ratios = [], []
     for r in range(options.restarts):
@@ -217,13 +217,13 @@ def _fresh(model, program, clock, options: Options):
     return state, Trace(), Costs(sum(b.values for b in begins), sum(b.gradients for b in begins), nonfinite)
 
 
-def _restored(model, program, clock, options: Options, saved: Saved):
+def _restored(model, program, clock, options: Options, saved: Saved, folder: Path):
     """Go on: give the same as `_fresh`, as a checkpoint has it, and when the loop began."""
     trust = jax.ShapeDtypeStruct((options.restarts,), jnp.result_type(float))
     one = _shapes_of_params(model, program.family)
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct((options.restarts, *x.shape), x.dtype), one)
     like = jax.eval_shape(lambda p, t: _start_all(program, as_arrays(model.inputs), p, t), params, trust)
-    state = saved.state(like, Path(options.checkpoint.folder))
+    state = saved.state(like, folder)
     # More steps may be allowed than before.
     more = (state.reason == StopReason.MAX_STEPS) & (state.step < options.max_steps)
     state = state._replace(reason=np.where(more, int(StopReason.RUNNING), state.reason))

@@ -72,7 +72,8 @@ def explain(model: Any, family: Any, kind: int, step: int, theta: Any) -> str:
         return f"log p is not finite at step {step}: {', '.join(_bad_terms(terms)) or 'its sum'}, at {where}."
     sites = _bad(gradient)
     if kind == GRADIENT:
-        return f"the gradient of log p is not finite at step {step}: along {', '.join(sites) or 'the path of q'}, at {where}."
+        along = ", ".join(sites) or "the path of q"
+        return f"the gradient of log p is not finite at step {step}: along {along}, at {where}."
     return f"a parameter of q was not finite after step {step}, though log p and its gradient were finite, at {where}."
 
 

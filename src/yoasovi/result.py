@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -59,8 +60,9 @@ class Fit:
     log_ratio: np.ndarray  # log p - log q at the draws behind `elbo`
     reported_elbo: float
     restart_elbos: list[Estimate] = field(default_factory=list)
-    nonfinite: Nonfinite = Nonfinite()  # `num_nonfinite` by kind
+    nonfinite: Nonfinite = field(default_factory=Nonfinite)  # `num_nonfinite` by kind
     stop_detail: str = ""  # more on how the fit ended: what broke, or how to resume
+    kept: dict[str, np.ndarray] | None = None  # draws that stand in for the model, in a fit loaded without it
 
     def sample(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> dict[str, np.ndarray]:
         """Draw from the approximation, on the constrained scale.
@@ -71,6 +73,9 @@ class Fit:
         positive_integer("n", "sample", n)
         if corrected is None:
             corrected = self.worth_correcting
+        if self.kept is not None:
+            check(corrected == self.worth_correcting, "corrected", "sample", "left out without the model", corrected)
+            return _again(self.kept, n, seed)
         check(not corrected or isinstance(self.family, Gaussian), "corrected", "sample", "False for discrete q", corrected)
         theta = self._corrected(n, seed) if corrected else self._draw(n, seed)
         return self._constrain(theta)
@@ -161,9 +166,25 @@ class Fit:
                     return "\n".join([*lines, "..."])
         return "\n".join(lines)
 
+    def save(self, folder: str | Path, overwrite: bool = False) -> None:
+        """Write the fit to a folder, for `yoasovi.load`: arrays as npz, the rest as JSON, nothing that runs."""
+        from yoasovi.saving import save
+
+        save(self, folder, overwrite)
+
     def __repr__(self):
         state = "converged" if self.converged else self.stop_reason.name.lower()
         return f"Fit({self.model.name}, {self.method.name}, {self.family.name}, elbo={self.elbo}, {state})"
+
+
+def _again(kept: dict[str, np.ndarray], n: int, seed: int) -> dict[str, np.ndarray]:
+    """Give n of the kept draws: all of them as they are, fewer without repeats, more with repeats."""
+    have = len(next(iter(kept.values())))
+    if n == have and seed == 0:
+        return dict(kept)
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(have)[:n] if n <= have else rng.integers(have, size=n)
+    return {k: v[chosen] for k, v in kept.items()}
 
 
 def fresh_ratios(model: Model, family, params, seed: int, n: int, clock: Clock) -> np.ndarray:

@@ -32,6 +32,6 @@ def one_line(error: BaseException) -> str:
     """Give an error's message as one line of at most 600 characters, led by the error's type where that is unexpected."""
     say = getattr(error, "format_message", None)  # of a mistake in the command line itself
     text = " ".join(str(say() if say else error).split())
-    if not say and not isinstance(error, ValueError | NotImplementedError | ImportError | FloatingPointError):
+    if not say and not isinstance(error, ValueError | NotImplementedError | ImportError | FloatingPointError | OSError):
         text = f"{type(error).__name__}: {text} (YOASOVI_TRACEBACK=1 shows where)"
     return text if len(text) <= 600 else text[:597] + "..."

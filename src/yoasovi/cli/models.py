@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yoasovi.cli.data import Given, model_on
+
 if TYPE_CHECKING:
     from yoasovi.model import Model
 
@@ -20,11 +22,14 @@ BUILT_INS = (
 )  # fmt: skip
 
 
-def find_model(text: str, method: str = "yoasovi") -> Model:
+def find_model(text: str, method: str = "yoasovi", given: Given | None = None) -> Model:
     """Give the built-in of this name, with the parameters that suit the method, or what `path.py:name` refers to."""
     if text in BUILT_INS:
         # The paper's methods move raw parameters; unconstrained ones are part of the default method.
-        return _built_in(text, "free" if method == "yoasovi" else "paper")
+        parameters = "free" if method == "yoasovi" else "paper"
+        return _built_in(text, parameters) if given is None else model_on(text, given, parameters)
+    if given is not None and text.partition(":")[0].endswith(".py"):
+        raise ValueError("--data goes with the built-in models; a model in path.py:name reads its own data.")
     path, colon, name = text.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise ValueError(f"no model {text!r}: it must be one of {', '.join(BUILT_INS)}, or path.py:name.")
