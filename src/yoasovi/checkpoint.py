@@ -62,7 +62,8 @@ class Saved(NamedTuple):
     def state(self, like: Any, folder: Path) -> Any:
         """Give the loop's state, once its arrays are those of `like`."""
         wanted, tree = jax.tree.flatten(like)
-        kinds = lambda arrays: [(tuple(x.shape), np.dtype(x.dtype)) for x in arrays]
+        # Integers of 32 bits are widened when they enter the loop, so kinds are compared and not types.
+        kinds = lambda arrays: [(tuple(x.shape), np.dtype(x.dtype).kind) for x in arrays]
         if kinds(wanted) != kinds(self.leaves):
             raise ValueError(f"the checkpoint in {folder} holds arrays of other shapes than this fit's.")
         return jax.tree.unflatten(tree, self.leaves)

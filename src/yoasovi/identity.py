@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpyro.distributions import Distribution
 
 from yoasovi.compiling import as_arrays
 from yoasovi.model import HostDensity, Model
@@ -17,16 +18,17 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def of_model(model: Model) -> dict[str, str]:
-    """Describe a model: its sites, the program of its log density, its priors and its data, each by a digest.
+    """Describe a model: its sites, the program of its likelihood, its priors and its data, each by a digest.
 
     The program is what JAX makes of the functions (their jaxpr and its constants), so that neither a comment nor another
     name changes it. A function called on the host is known by its byte code.
     """
     density, inputs = model.density, as_arrays(model.inputs)
     out = {"sites": "; ".join(f"{s.name} {s.shape}" for s in (*density.sites, *density.local_sites))}
-    out["log density"] = _digest(*_program(model, inputs))
+    out["likelihood"] = _digest(*_program(model, inputs))
     for name, law in {**inputs.prior, **inputs.local}.items():
-        out[f"prior of {name}"] = f"{type(law).__name__} {_digest(*jax.tree.leaves(law))}"
+        if isinstance(law, Distribution):
+            out[f"prior of {name}"] = f"{type(law).__name__} {_digest(*_fields(law))}"
     for path, leaf in jax.tree_util.tree_leaves_with_path(inputs.data):
         array = np.asarray(leaf)
         out[f"data{jax.tree_util.keystr(path)}"] = f"{array.dtype} {array.shape} {_digest(array)}"
@@ -54,7 +56,7 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
             continue
         if old is None or new is None:
             out.append(f"{key} is {'not there any more' if new is None else 'new'}")
-        elif key == "log density" or key.startswith(("prior", "data")):
+        elif key == "likelihood" or key.startswith(("prior", "data")):
             shapes = [" ".join(x.split(" ")[:-1]) for x in (old, new)]
             out.append(f"{key} differs" + (f" ({shapes[0]} then, {shapes[1]} now)" if shapes[0] != shapes[1] else ""))
         else:
@@ -78,12 +80,28 @@ def _plain(thing: Any) -> str:
 def _program(model: Model, inputs: Any) -> Iterator[Any]:
     density = model.density
     point = {s.name: np.zeros(s.shape, int if s.discrete else float) for s in (*density.sites, *density.local_sites)}
-    closed = jax.make_jaxpr(density.terms)(inputs, as_arrays(point))
+    rules = {k: law for k, law in inputs.local.items() if not isinstance(law, Distribution)}
+
+    def terms(params, data):
+        return density.log_likelihood(params, data), {k: law(params).log_prob(params[k]) for k, law in rules.items()}
+
+    closed = jax.make_jaxpr(terms)(as_arrays(point), inputs.data)
     yield _ADDRESS.sub("", str(closed))
     yield from _constants(closed)
     if isinstance(model.log_likelihood, HostDensity):
         code = getattr(model.log_likelihood.fn, "__code__", None)
         yield code.co_code if code else _plain(model.log_likelihood.fn)
+
+
+def _fields(law: Any) -> Iterator[Any]:
+    """Give the arrays of a distribution by the names of its fields: NumPyro lists them in an order that differs by process."""
+    if not isinstance(law, Distribution):
+        yield from jax.tree.leaves(law)
+        return
+    yield f"{type(law).__module__}.{type(law).__qualname__}"
+    for name in sorted(type(law).gather_pytree_data_fields()):
+        yield name
+        yield from _fields(getattr(law, name, None))
 
 
 def _constants(closed: Any) -> Iterator[Any]:

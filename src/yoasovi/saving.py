@@ -269,7 +269,7 @@ def _check_same(header: dict[str, Any], model: Model) -> None:
     with precision():
         now = identity.of_model(model)
     if header["jax"] != jax.__version__ or not then:  # another version writes the same program in other words
-        then, now = ({k: v for k, v in side.items() if k != "log density"} for side in (then or now, now))
+        then, now = ({k: v for k, v in side.items() if k != "likelihood"} for side in (then or now, now))
     if changed := identity.differences(then, now):
         raise ValueError(f"`model` of `load` is not the one of the fit: {'; '.join(changed)}.")
 
