@@ -2,7 +2,7 @@
 
     python benchmarks/stopping.py [--data 4] [--seeds 9] [--only NAME,...] [--out benchmarks/results]
 
-Fifteen posteriors, each with several simulated data sets and several seeds of the default method on its default family: 540
+Sixteen posteriors, each with several simulated data sets and several seeds of the default method on its default family: 576
 runs. The family's best is not taken from the method: from the best of the runs a quasi-Newton optimiser climbs the ELBO
 averaged over fixed draws, and the winner on fresh draws is the reference. All gaps to it are means over common draws.
 
@@ -291,8 +291,8 @@ def line(name: str, dim: int, rows: list[Row]) -> str:
     )
 
 
-HEAD = """| posterior (parameters) | runs | claim convergence | false claims | nats short: median, worst | evaluations, median \
-| past the point, median | of all | never within 0.1 nat |
+HEAD = """| posterior (parameters) | runs | claim convergence | false claims | nats short: median, worst \
+| evaluations, median | past the point, median | of all | never within 0.1 nat |
 |---|---|---|---|---|---|---|---|---|"""
 
 
@@ -305,14 +305,15 @@ def report(command: str, lines: list[str], rows: list[Row], seconds: float) -> s
 `{command}`, yoasovi {yo.__version__}, {len(rows)} runs in {seconds / 60:.0f} minutes
 
 {false} of {claims} claims of convergence were false ({100 * false / max(claims, 1):.1f}%): more than {SHORT:g} nat and more
-than {100 * SHARE:g}% of the way from the start short of the family's best. {len(near)} of {len(rows)} runs came within {NEAR:g}
-nat of it, and then spent a median of {np.median([r.past for r in near]):,.0f} more evaluations, {share:.0f}% of all they spent.
+than {100 * SHARE:g}% of the way from the start short of the family's best. {len(near)} of {len(rows)} runs came within
+{NEAR:g} nat of it, and then spent a median of {np.median([r.past for r in near]):,.0f} more evaluations, {share:.0f}% of all
+they spent.
 
 {HEAD}
 {chr(10).join(lines)}
 
-The reference is the better, on {FINAL_DRAWS:,} common draws, of the best run and of what L-BFGS makes of it on {FIXED_DRAWS:,}
-fixed draws. A run in a lesser mode of the mixture counts as short.
+The reference is the better, on {FINAL_DRAWS:,} common draws, of the best run and of what L-BFGS makes of it on
+{FIXED_DRAWS:,} fixed draws. A run in a lesser mode of the mixture counts as short.
 """
 
 

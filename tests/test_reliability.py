@@ -187,7 +187,7 @@ def crashed(monkeypatch, model, folder, nth=3, **options):
         yo.fit(model, checkpoint=every_chunk(folder), **options)
 
 
-def test_the_default_method_resumes_to_the_same_bits_and_a_finished_run_is_given_again(monkeypatch, tmp_path, schools, whole):
+def test_the_default_method_resumes_to_the_same_bits_and_gives_a_finished_run_again(monkeypatch, tmp_path, schools, whole):
     for nth in (1, 2, 5):  # before anything is written, after one, after several
         folder = tmp_path / str(nth)
         crashed(monkeypatch, schools, folder, nth, seed=3, chunk=2)
@@ -384,7 +384,7 @@ def test_a_model_that_is_nan_everywhere_ends_within_seconds_and_names_the_site()
         fit = yo.fit(model, "advi")
     assert fit.stop_reason == StopReason.NON_FINITE and fit.seconds.run < 10 and fit.num_steps <= 450
     assert "the likelihood of observation [0, 1, 2] is nan" in fit.stop_detail and "rate = " in fit.stop_detail
-    assert fit.stop_detail in fit.summary() and same(jax.tree.map(np.isfinite, fit.params), jax.tree.map(np.ones_like, fit.params))
+    assert fit.stop_detail in fit.summary() and all(np.isfinite(x).all() for x in fit.params)
     with pytest.warns(RuntimeWarning, match="20 draws in a row"):
         assert yo.fit(model, "advi", max_nonfinite=20, chunk=1).num_steps == 20
 
@@ -409,9 +409,10 @@ def test_kinds_are_told_apart():
 
 
 def test_raise_names_the_site_and_shows_the_draw():
+    law = lambda p: dist.Normal(p["m"], p["scale"])
     model = yo.Model(
         prior={"scale": dist.HalfNormal(1.0), "m": dist.Normal(0.0, 1.0)}, data=np.array([1.0, 2.0, 300.0]),
-        log_likelihood=lambda p, y: jnp.where((y > 100) & (p["m"] > 0.3), jnp.inf, dist.Normal(p["m"], p["scale"]).log_prob(y)),
+        log_likelihood=lambda p, y: jnp.where((y > 100) & (p["m"] > 0.3), jnp.inf, law(p).log_prob(y)),
     )  # fmt: skip
     with pytest.raises(FloatingPointError) as caught:
         yo.fit(model, "advi", nonfinite="raise", seed=2)

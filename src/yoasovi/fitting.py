@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 import warnings
 from pathlib import Path
@@ -79,7 +80,8 @@ def fit(
     chosen = named(method, **settings)
     family, why = choose_family(model, chosen, family)
     chosen = chosen.for_family(model, family)
-    check(isinstance(seed, int), "seed", "fit", "an integer", seed)
+    whole = isinstance(seed, numbers.Integral) and not isinstance(seed, bool) and -(2**63) <= seed < 2**63
+    check(whole, "seed", "fit", "an integer of 64 bits", seed)
     positive_integer("restarts", "fit", restarts)
     if max_steps is not None:
         positive_integer("max_steps", "fit", max_steps)
@@ -96,7 +98,7 @@ def fit(
     check(not resume or checkpoint is not None, "checkpoint", "fit", "the folder to resume from", checkpoint)
     most = 1 if nonfinite == "raise" else max_nonfinite
     options = Options(
-        seed, max_steps or chosen.max_steps, restarts, progress, nonfinite == "raise", most, chunk, checkpoint, resume
+        int(seed), max_steps or chosen.max_steps, restarts, progress, nonfinite == "raise", most, chunk, checkpoint, resume
     )
     with precision(), Interrupts() as interrupts:
         return _fit(model, chosen, family, why, options, interrupts)

@@ -94,7 +94,7 @@ def _program(model: Model, inputs: Any) -> Iterator[Any]:
 
 
 def _fields(law: Any) -> Iterator[Any]:
-    """Give the arrays of a distribution by the names of its fields: NumPyro lists them in an order that differs by process."""
+    """Give the arrays of a distribution, sorted by their names: NumPyro's own order differs from process to process."""
     if not isinstance(law, Distribution):
         yield from jax.tree.leaves(law)
         return
