@@ -114,7 +114,7 @@ def test_names_do_not_matter(plain):
 
 @some(15)
 @given(
-    power=st.floats(-160, 160), outlier=st.sampled_from([0.0, 1e3, -1e8, 1e300]), seed=st.integers(0, 2**31),
+    power=st.floats(-150, 150), outlier=st.sampled_from([0.0, 1e3, -1e8, 1e300]), seed=st.integers(0, 2**31),
     rank=st.integers(0, D), steps=st.integers(1, 400),
 )  # fmt: skip
 def test_no_data_makes_a_fit_crash_or_gives_parameters_that_are_not_finite(power, outlier, seed, rank, steps):
