@@ -80,25 +80,11 @@ def fit(
     chosen = named(method, **settings)
     family, why = choose_family(model, chosen, family)
     chosen = chosen.for_family(model, family)
-    whole = isinstance(seed, numbers.Integral) and not isinstance(seed, bool) and -(2**63) <= seed < 2**63
-    check(whole, "seed", "fit", "an integer of 64 bits", seed)
-    positive_integer("restarts", "fit", restarts)
-    if max_steps is not None:
-        positive_integer("max_steps", "fit", max_steps)
-    if chunk is not None:
-        positive_integer("chunk", "fit", chunk)
-    check(nonfinite in ("reject", "raise"), "nonfinite", "fit", "'reject' or 'raise'", nonfinite)
-    positive_integer("max_nonfinite", "fit", max_nonfinite)
     for name, value in (("batch_size", batch_size), ("mesh", mesh)):
         if value is not None:
             raise NotImplementedError(f"`{name}` of `fit` is not available yet.")
-    check(isinstance(resume, bool), "resume", "fit", "True or False", resume)
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        checkpoint = Checkpoint(checkpoint)
-    check(not resume or checkpoint is not None, "checkpoint", "fit", "the folder to resume from", checkpoint)
-    most = 1 if nonfinite == "raise" else max_nonfinite
-    options = Options(
-        int(seed), max_steps or chosen.max_steps, restarts, progress, nonfinite == "raise", most, chunk, checkpoint, resume
+    options = _options(
+        seed, max_steps, restarts, progress, nonfinite, max_nonfinite, chunk, checkpoint, resume, chosen.max_steps
     )
     with precision(), Interrupts() as interrupts:
         return _fit(model, chosen, family, why, options, interrupts)
@@ -161,6 +147,25 @@ class Options(NamedTuple):
     chunk: int | None
     checkpoint: Checkpoint | None
     resume: bool
+
+
+def _options(seed, max_steps, restarts, progress, nonfinite, max_nonfinite, chunk, checkpoint, resume, usual) -> Options:
+    """Check the arguments that are no part of a method; `usual` is the method's own limit of steps."""
+    whole = isinstance(seed, numbers.Integral) and not isinstance(seed, bool) and -(2**63) <= int(seed) < 2**63
+    check(whole, "seed", "fit", "an integer of 64 bits", seed)
+    positive_integer("restarts", "fit", restarts)
+    positive_integer("max_nonfinite", "fit", max_nonfinite)
+    for name, value in (("max_steps", max_steps), ("chunk", chunk)):
+        if value is not None:
+            positive_integer(name, "fit", value)
+    check(nonfinite in ("reject", "raise"), "nonfinite", "fit", "'reject' or 'raise'", nonfinite)
+    check(isinstance(resume, bool), "resume", "fit", "True or False", resume)
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
+    check(not resume or checkpoint is not None, "checkpoint", "fit", "the folder to resume from", checkpoint)
+    strict = nonfinite == "raise"
+    most = 1 if strict else max_nonfinite
+    return Options(int(seed), max_steps or usual, restarts, progress, strict, most, chunk, checkpoint, resume)
 
 
 class Costs(NamedTuple):

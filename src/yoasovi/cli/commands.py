@@ -64,7 +64,7 @@ Group = Annotated[str | None, typer.Option(metavar="NAME", help="The column of -
 Sd = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --data with known noise (hierarchical).")]
 CheckpointFolder = Annotated[
     str | None,
-    typer.Option("--checkpoint", metavar="DIR", help="Write the run to this folder now and then, to be resumed if it ends."),
+    typer.Option("--checkpoint", metavar="DIR", help="Write the run to this folder now and then, for --resume."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from --checkpoint; begin if nothing is there.")]
 EverySeconds = Annotated[float, typer.Option(metavar="S", help="Seconds between two checkpoints.")]
