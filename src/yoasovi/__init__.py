@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from yoasovi import acceptance, draws, families, gradients, methods, models, tempering
+    from yoasovi.checkpoint import Checkpoint
     from yoasovi.diagnostics import Estimate
     from yoasovi.factorised import Factorised
     from yoasovi.families import FullRank, LowRank, MeanField
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from yoasovi.numpyro import from_numpyro
     from yoasovi.pymc import from_pymc
     from yoasovi.result import Fit
+    from yoasovi.saving import load
     from yoasovi.stopping import StopReason
 
 __version__ = "0.1.0"
@@ -21,6 +23,7 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported when first used, so that `import yoasovi` and the command line's help
 # start at once, and so that no optional library is touched before it is needed.
 _HOMES = {
+    "Checkpoint": "checkpoint",
     "Estimate": "diagnostics",
     "Factorised": "factorised",
     "Fit": "result",
@@ -33,11 +36,13 @@ _HOMES = {
     "fit": "fitting",
     "from_numpyro": "numpyro",
     "from_pymc": "pymc",
+    "load": "saving",
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
-    "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model", "StopReason", "fit",
-    "from_numpyro", "from_pymc", "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
+    "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model", "StopReason",
+    "fit", "from_numpyro", "from_pymc", "load", "acceptance", "draws", "families", "gradients", "methods", "models",
+    "tempering",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from yoasovi.acceptance import CANDIDATE, INCUMBENT, Journey, Plan, Verdict
 from yoasovi.gradients import Problem
 from yoasovi.model import Density, Inputs
+from yoasovi.nonfinite import DRAW, GRADIENT, LOG_P, PARAMETER, Refused, note, nothing_refused
 from yoasovi.stopping import StopReason
 
 
@@ -30,7 +31,7 @@ class Program:
     acceptance: Any
     optimizer: Any
     stopping: Any
-    max_nonfinite: int
+    max_nonfinite: int  # refused draws in a row that end the fit
 
 
 class State(NamedTuple):
@@ -51,8 +52,7 @@ class State(NamedTuple):
     gradients: jax.Array  # evaluations of log p with its gradient
     accepted: jax.Array
     rollbacks: jax.Array
-    nonfinite: jax.Array
-    nonfinite_run: jax.Array  # turns in a row that saw nothing finite
+    refused: Refused  # draws that were not finite
     # output
     reason: jax.Array
 
@@ -83,7 +83,8 @@ class Trip(NamedTuple):
     record: Any  # the window's draws, where the proposal is made from them
     elbo: jax.Array
     admitted: jax.Array
-    nonfinite: jax.Array
+    nonfinite: jax.Array  # draws of this window that were refused
+    refused: Refused
 
 
 def start(program: Program, inputs: Inputs, params: Any, trust: jax.Array) -> State:
@@ -94,8 +95,8 @@ def start(program: Program, inputs: Inputs, params: Any, trust: jax.Array) -> St
         params=params, incumbent=params, memory=program.optimizer.init(problem, params),
         baseline=program.gradient.init(problem, params), yardstick=jnp.asarray(jnp.nan, float),
         control=program.acceptance.init(problem, trust), patience=program.stopping.init(),
-        step=zero, turn=zero, values=zero, gradients=zero, accepted=zero, rollbacks=zero, nonfinite=zero,
-        nonfinite_run=zero, reason=jnp.asarray(int(StopReason.RUNNING)),
+        step=zero, turn=zero, values=zero, gradients=zero, accepted=zero, rollbacks=zero,
+        refused=nothing_refused(problem, params), reason=jnp.asarray(int(StopReason.RUNNING)),
     )  # fmt: skip
     # No weak types: the loop's answer has none, and would compile the next chunk anew.
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
@@ -110,22 +111,33 @@ def iterate(program: Program, problem: Problem, key, state: State, plan: Plan, i
     elbo = jnp.mean(seen.ratio * seen.elbo)
     admitted = program.acceptance.screen(jax.random.fold_in(key, 4 * t + 1), state.control, elbo, state.yardstick, t + 1)
 
+    pathwise = program.gradient.reparameterised
+
     def use(_):
         weighed = program.acceptance.weigh(seen, state.yardstick)
         direction, baseline = program.gradient.direction(problem, trip.params, trip.baseline, uniform, weighed)
+        if pathwise:  # where log p is not finite its derivative may be, and means nothing
+            direction = jax.tree.map(lambda g: jnp.where(jnp.isfinite(elbo), g, jnp.nan), direction)
         params, memory = program.optimizer.step(problem, trip.params, trip.memory, direction, plan)
-        sound = jnp.isfinite(elbo) & finite((params, memory, baseline))
+        steep = ~finite(direction)
+        # Windows that stand still keep gradients for later, so these must be finite by themselves.
+        sound = jnp.isfinite(elbo) & finite((params, memory, baseline, direction if pathwise else ()))
         kept = keep(sound, (params, memory, baseline), (trip.params, trip.memory, trip.baseline))
-        return *kept, program.optimizer.record(trip.record, trip.memory, direction, i), sound
+        return *kept, program.optimizer.record(trip.record, trip.memory, direction, i), sound, steep
 
     def skip(_):
-        return trip.params, trip.memory, trip.baseline, trip.record, jnp.isfinite(elbo)
+        return trip.params, trip.memory, trip.baseline, trip.record, jnp.isfinite(elbo), jnp.asarray(False)
 
     always = admitted is True
-    params, memory, baseline, record, sound = use(None) if always else jax.lax.cond(admitted, use, skip, None)
+    params, memory, baseline, record, sound, steep = use(None) if always else jax.lax.cond(admitted, use, skip, None)
+    draws = jax.vmap(partial(problem.draw, trip.params))(uniform) if pathwise else seen.theta
+    first = jnp.argmin(jnp.isfinite(seen.elbo) & jax.vmap(finite)(seen.theta))
+    kind = jnp.select([~finite(draws), ~jnp.isfinite(elbo), steep], [DRAW, LOG_P, GRADIENT], PARAMETER)
+    culprit = jax.tree.map(lambda x: x[first], draws)
+    refused = note(trip.refused, ~sound, kind, t, culprit, program.max_nonfinite)
     weight = 1.0 / (1.0 + jnp.maximum(i - plan.size // 2, 0))
     average = jax.tree.map(lambda a, p: a + weight * (p - a), trip.average, params)
-    return Trip(params, memory, baseline, average, record, elbo, jnp.asarray(admitted), trip.nonfinite + ~sound)
+    return Trip(params, memory, baseline, average, record, elbo, jnp.asarray(admitted), trip.nonfinite + ~sound, refused)
 
 
 def turn(program: Program, inputs: Inputs, key, max_steps, state: State) -> tuple[State, TurnInfo]:
@@ -143,7 +155,7 @@ def travel(program: Program, inputs: Inputs, key, max_steps, state: State) -> tu
         plan = plan._replace(size=jnp.where(alive, jnp.minimum(plan.size, max_steps - state.step), 0))
     trip = Trip(
         state.params, state.memory, state.baseline, state.params, program.optimizer.blank(problem, program.acceptance),
-        jnp.asarray(jnp.nan, float), jnp.asarray(False), jnp.asarray(0),
+        jnp.asarray(jnp.nan, float), jnp.asarray(False), jnp.asarray(0), state.refused,
     )  # fmt: skip
     body = partial(iterate, program, problem, key, state)
     if plan.size is None:
@@ -159,10 +171,14 @@ def arrive(program: Program, inputs: Inputs, key, max_steps, state: State, plan:
     problem = Problem(program.density, program.family, inputs)
     candidate, memory, forecast = program.optimizer.propose(problem, state.params, trip, plan)
     trip = trip._replace(memory=memory)
-    sound = finite(candidate) & (state.reason == StopReason.RUNNING)
-    journey = Journey(candidate, trip.params, state.incumbent, trip.elbo, trip.admitted, sound, forecast)
+    alive, sound = state.reason == StopReason.RUNNING, finite(candidate)
+    journey = Journey(candidate, trip.params, state.incumbent, trip.elbo, trip.admitted, sound & alive, forecast)
     key = jax.random.fold_in(key, 4 * state.step + 3)
     verdict = program.acceptance.judge(key, state.control, problem, journey, state.yardstick, state.turn + 1)
+    # Whatever a rule says, parameters stay finite.
+    verdict, candidate = verdict._replace(accept=verdict.accept & sound), keep(sound, candidate, state.incumbent)
+    counts = trip.refused.counts.at[LOG_P].add(verdict.nonfinite).at[PARAMETER].add(alive & ~sound)
+    trip = trip._replace(refused=trip.refused._replace(counts=counts))
     return settle(program, problem, state, trip, candidate, verdict, plan, max_steps)
 
 
@@ -178,16 +194,16 @@ def settle(
     if program.acceptance.restores_optimizer:
         memory = keep(back, program.optimizer.restart(state.memory), memory)
         baseline = keep(back, state.baseline, baseline)
-    params = program.optimizer.depart(problem, params, memory, verdict.control)
+    departed = program.optimizer.depart(problem, params, memory, verdict.control)
+    params = keep(finite(departed), departed, params)
     patience, stop = program.stopping.update(
         state.patience, verdict.missed, verdict.progressed, relative_change(state.params, params)
     )
     size, draws = plan.size, program.draws.size
     spent = size * draws
     step = state.step + size
-    nonfinite_run = jnp.where(trip.nonfinite == size, state.nonfinite_run + size, 0)
     reason = jnp.select(
-        [nonfinite_run >= program.max_nonfinite, verdict.settled | stop, verdict.stuck, step >= max_steps],
+        [trip.refused.run >= program.max_nonfinite, verdict.settled | stop, verdict.stuck, step >= max_steps],
         [int(r) for r in (StopReason.NON_FINITE, StopReason.CONVERGED, StopReason.NO_STEP, StopReason.MAX_STEPS)],
         int(StopReason.RUNNING),
     )
@@ -196,8 +212,7 @@ def settle(
     gradients = state.gradients + (spent if pathwise else 0)
     new = State(
         params, incumbent, memory, baseline, verdict.yardstick, verdict.control, patience, step, state.turn + 1, values,
-        gradients, state.accepted + verdict.accept, state.rollbacks + back,
-        state.nonfinite + trip.nonfinite + verdict.nonfinite, nonfinite_run, reason,
+        gradients, state.accepted + verdict.accept, state.rollbacks + back, trip.refused, reason,
     )  # fmt: skip
     info = TurnInfo(
         step, values + gradients, verdict.elbo, verdict.gain, verdict.gain_se, verdict.accept, back, verdict.strictness,

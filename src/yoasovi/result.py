@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from yoasovi.errors import check, positive_integer
 from yoasovi.families import Gaussian
 from yoasovi.gradients import Problem
 from yoasovi.model import Model
+from yoasovi.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
 
 _BLOCK = 1000  # draws per compiled call
@@ -58,6 +60,9 @@ class Fit:
     log_ratio: np.ndarray  # log p - log q at the draws behind `elbo`
     reported_elbo: float
     restart_elbos: list[Estimate] = field(default_factory=list)
+    nonfinite: Nonfinite = field(default_factory=Nonfinite)  # `num_nonfinite` by kind
+    stop_detail: str = ""  # more on how the fit ended: what broke, or how to resume
+    kept: dict[str, np.ndarray] | None = None  # draws that stand in for the model, in a fit loaded without it
 
     def sample(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> dict[str, np.ndarray]:
         """Draw from the approximation, on the constrained scale.
@@ -65,7 +70,12 @@ class Fit:
         With `corrected`, draws are importance-resampled towards the posterior (this evaluates log p, which is counted).
         By default that is done where q is visibly not the posterior and the importance weights can carry it.
         """
-        return self.draws(n, seed, corrected)[0]
+        if self.kept is None:
+            return self.draws(n, seed, corrected)[0]
+        positive_integer("n", "sample", n)
+        as_kept = corrected is None or corrected == self.worth_correcting
+        check(as_kept, "corrected", "sample", "left out without the model", corrected)
+        return _again(self.kept, n, seed)
 
     def draws(self, n: int, seed: int, corrected: bool | None) -> tuple[dict[str, np.ndarray], Any, bool]:
         """Draw as `sample` does; also the draws on the scale q lives on, and whether they were corrected."""
@@ -154,12 +164,12 @@ class Fit:
         """A table of means, standard deviations and quantiles, with what is known of the fit above it."""
         lines = [
             f"{self.model.name}: {self.method.name}, {self.family.name} ({self.family_reason})",
-            f"ELBO {self.elbo} on fresh draws; {self.stop_reason}",
+            f"ELBO {self.elbo} on fresh draws; {self.stop_reason} {self.stop_detail}".rstrip(),
             f"{self.num_steps:,} steps, {self.num_gradients:,} gradients, {self.num_values:,} values, "
             f"{self.seconds.compile:.1f} s compiling, {self.seconds.run:.2f} s running",
         ]
         if self.num_nonfinite:
-            lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused")
+            lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused: {self.nonfinite}")
         lines.append(f"{'':<20}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}")
         local = {s.name for s in self.model.density.local_sites}
         for name, draws in self.sample(4000).items():
@@ -174,9 +184,25 @@ class Fit:
                     return "\n".join([*lines, "..."])
         return "\n".join(lines)
 
+    def save(self, folder: str | Path, overwrite: bool = False) -> None:
+        """Write the fit to a folder, for `yoasovi.load`: arrays as npz, the rest as JSON, nothing that runs."""
+        from yoasovi.saving import save
+
+        save(self, folder, overwrite)
+
     def __repr__(self):
         state = "converged" if self.converged else self.stop_reason.name.lower()
         return f"Fit({self.model.name}, {self.method.name}, {self.family.name}, elbo={self.elbo}, {state})"
+
+
+def _again(kept: dict[str, np.ndarray], n: int, seed: int) -> dict[str, np.ndarray]:
+    """Give n of the kept draws: all of them as they are, fewer without repeats, more with repeats."""
+    have = len(next(iter(kept.values())))
+    if n == have and seed == 0:
+        return dict(kept)
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(have)[:n] if n <= have else rng.integers(have, size=n)
+    return {k: v[chosen] for k, v in kept.items()}
 
 
 def fresh_ratios(model: Model, family, params, seed: int, n: int, clock: Clock) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ from scipy.optimize import minimize
 from yoasovi.compiling import Clock, as_arrays, call
 from yoasovi.gradients import Problem
 from yoasovi.model import Density, Inputs, Model, Params
+from yoasovi.nonfinite import Nonfinite
 from yoasovi.window import paired_gain
 
 # Scales of q at the start, relative to the prior's (at most one): too narrow costs a window, too wide can cost the fit.
@@ -30,6 +30,7 @@ class Begin(NamedTuple):
     trust: float
     values: int
     gradients: int
+    nonfinite: Nonfinite = Nonfinite()
 
 
 def centre_and_scale(density: Density, scattered: bool, inputs: Inputs, given: Params, key: jax.Array):
@@ -83,10 +84,20 @@ def warm_start(model: Model, family, clock: Clock, seed: int, restart: int = 0, 
     """Climb log p from the cold start; take the place found, narrowly, only if the ELBO gains on common draws."""
     density, inputs, given = model.density, as_arrays(model.inputs), own_start(model, seed, restart)
     cold, centre, scale = call(clock, _cold, (density, family, restart > 0), inputs, given, seed, restart)
-    top, spent = climb(partial(call, clock, _log_density_and_gradient, (density,), inputs), np.asarray(centre), budget)
+    refused = [0, 0]
+
+    def look(x):
+        value, gradient = call(clock, _log_density_and_gradient, (density,), inputs, x)
+        broken = not np.isfinite(value)
+        refused[0] += broken
+        refused[1] += not broken and not np.isfinite(gradient).all()
+        return value, gradient
+
+    top, spent = climb(look, np.asarray(centre), budget)
     warm, gain = call(clock, _warm, (density, family), inputs, top, scale, cold, seed, restart)
     better = bool(gain.mean > 0) and bool(np.isfinite(top).all())
-    return Begin(warm if better else cold, WARM_TRUST if better else COLD_TRUST, 2 * int(gain.pairs), spent)
+    nonfinite = Nonfinite(log_p=refused[0] + int(gain.nonfinite), gradient=refused[1])
+    return Begin(warm if better else cold, WARM_TRUST if better else COLD_TRUST, 2 * int(gain.pairs), spent, nonfinite)
 
 
 def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1) -> tuple[np.ndarray, int]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from yoasovi.cli.data import given_data
 from yoasovi.cli.errors import OneLineErrors
 from yoasovi.cli.models import BUILT_INS, find_model
 from yoasovi.cli.runs import Row, as_json, dic, optimum, run, run_seeds
@@ -48,6 +49,27 @@ Set = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+DataFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Fit a built-in to the columns of this CSV, npy, npz or Parquet file; it is data, nothing in it is run.",
+    ),
+]
+Target = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --data to explain; y if not given.")]
+ColumnNames = Annotated[
+    str | None, typer.Option("--columns", metavar="A,B,...", help="Columns of --data to use; all if not given.")
+]
+Group = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --data with the groups (hierarchical).")]
+Sd = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --data with known noise (hierarchical).")]
+CheckpointFolder = Annotated[
+    str | None,
+    typer.Option("--checkpoint", metavar="DIR", help="Write the run to this folder now and then, for --resume."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from --checkpoint; begin if nothing is there.")]
+EverySeconds = Annotated[float, typer.Option(metavar="S", help="Seconds between two checkpoints.")]
+EverySteps = Annotated[int | None, typer.Option(metavar="N", help="Also write a checkpoint after so many iterations.")]
+Save = Annotated[str | None, typer.Option("--save", metavar="DIR", help="Write the fit to this folder, for yoasovi.load.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No live progress (there is none where stderr is no terminal).")]
 
 
@@ -101,24 +123,47 @@ def fit(
     json_: Json = False,
     quiet: Quiet = False,
     summary: Annotated[bool, typer.Option("--summary", help="Also print posterior means, sds and quantiles.")] = False,
+    data: DataFile = None,
+    target: Target = None,
+    columns: ColumnNames = None,
+    group: Group = None,
+    sd: Sd = None,
+    checkpoint: CheckpointFolder = None,
+    resume: Resume = False,
+    checkpoint_seconds: EverySeconds = 10.0,
+    checkpoint_steps: EverySteps = None,
+    save: Save = None,
 ):
     """Fit a model and say how good the answer is."""
     settings = read_settings(set_, [method])[method]
-    found = find_model(model, method)
-    options = dict(family=family, max_steps=max_steps, restarts=restarts, **settings)
+    found = find_model(model, method, given_data(data, target, columns, group, sd))
+    options = dict(family=family, max_steps=max_steps, restarts=restarts, resume=resume, **settings)
+    if checkpoint is not None:
+        from yoasovi.checkpoint import Checkpoint
+
+        options["checkpoint"] = Checkpoint(checkpoint, checkpoint_seconds, checkpoint_steps)
+    if save is not None:
+        from yoasovi.saving import free_folder
+
+        free_folder(save)  # before an hour is spent
     with redirect_stdout(sys.stderr):  # what a model prints must not get between the lines of the answer
         answer = run(found, method, seed, quiet, options)
+        if save is not None:
+            answer.save(save)
         row = Row(method, [answer], [dic(answer)])
     best = optimum(found)
     if json_:
         print(json.dumps({"model": model, **as_json(answer, row.dics[0], best)}))
-        return
+        raise typer.Exit(130 if row.interrupted else 0)
     terminal = console()
     terminal.print(f"{model}: {answer.family.name} ({answer.family_reason})", highlight=False, soft_wrap=True)
     print_rows(terminal, [row], best)
-    print_notes(terminal, [str(answer.stop_reason), *footnotes(model, [row], best, restarts)])
+    print_notes(terminal, [f"{answer.stop_reason} {answer.stop_detail}", *footnotes(model, [row], best, restarts)])
+    if answer.num_nonfinite:
+        print_notes(terminal, [f"{answer.num_nonfinite:,} draws were not finite and were refused: {answer.nonfinite}."])
     if summary:
         print("\n".join(["", *answer.summary().splitlines()[3:]]))
+    raise typer.Exit(130 if row.interrupted else 0)
 
 
 @app.command()

@@ -33,6 +33,6 @@ def one_line(error: BaseException) -> str:
     say = getattr(error, "format_message", None)  # of a mistake in the command line itself
     text = " ".join(str(say() if say else error).split())
     text = "; ".join([text, *getattr(error, "__notes__", [])])
-    if not say and not isinstance(error, ValueError | NotImplementedError | ImportError | FloatingPointError):
+    if not say and not isinstance(error, ValueError | NotImplementedError | ImportError | FloatingPointError | OSError):
         text = f"{type(error).__name__}: {text} (YOASOVI_TRACEBACK=1 shows where)"
     return text if len(text) <= 600 else text[:597] + "..."

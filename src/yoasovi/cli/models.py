@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yoasovi.cli.data import Given, mixture, model_on
+
 if TYPE_CHECKING:
     from yoasovi.model import Model
 
@@ -25,10 +27,13 @@ BUILT_INS = (
 MIXTURE_FORMS = {"yoasovi": "free", "advi": "summed", "yoasovi-step": "summed"}
 
 
-def find_model(text: str, method: str = "yoasovi") -> Model:
+def find_model(text: str, method: str = "yoasovi", given: Given | None = None) -> Model:
     """Give the built-in of this name, in the form that suits the method, or what `path.py:name` refers to."""
     if text in BUILT_INS:
-        return _built_in(text, MIXTURE_FORMS.get(method, "paper") if text.startswith("mixture") else "")
+        form = MIXTURE_FORMS.get(method, "paper") if text.startswith("mixture") else ""
+        return _built_in(text, form) if given is None else model_on(text, given, form)
+    if given is not None and text.partition(":")[0].endswith(".py"):
+        raise ValueError("--data goes with the built-in models; a model in path.py:name reads its own data.")
     path, colon, name = text.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise ValueError(f"no model {text!r}: it must be one of {', '.join(BUILT_INS)}, or path.py:name.")
@@ -44,10 +49,7 @@ def _built_in(name: str, form: str) -> Model:
 
     if name.startswith("mixture"):
         p, k = map(int, name.split("-")[1:])
-        y = simulate.mixture(p, k)
-        if form == "summed":
-            return models.GaussianMixture(y, k, assignments="marginal")
-        return models.GaussianMixture(y, k, parameters=form)
+        return mixture(simulate.mixture(p, k), k, form)
     if name.startswith("eight-schools"):
         effects, errors = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
         return models.HierarchicalNormal(effects, sd=errors, centered=name.endswith("centered"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,9 @@ def run(model: Model, method: str, seed: int, quiet: bool, options: dict[str, An
     """Fit, with live progress if stderr is a terminal and `quiet` is not set."""
     from yoasovi.fitting import fit
 
-    return fit(model, method, seed=seed, progress=False if quiet else None, **options)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"yoasovi: {message}", file=sys.stderr)
+        return fit(model, method, seed=seed, progress=False if quiet else None, **options)
 
 
 def dic(fit: Fit) -> float | None:
@@ -110,8 +113,10 @@ def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any
         "dic": finite(dic),
         "converged": bool(fit.converged),
         "stop_reason": fit.stop_reason.name.lower(),
+        "stop_detail": fit.stop_detail,
         "counts": {
             "steps": fit.num_steps, "values": fit.num_values, "gradients": fit.num_gradients, "nonfinite": fit.num_nonfinite,
         },
+        "nonfinite": fit.nonfinite._asdict(),
         "seconds": {"compile": fit.seconds.compile, "run": fit.seconds.run},
     }  # fmt: skip

@@ -1,0 +1,320 @@
+"""Fits written to a folder and read back: arrays as npz without pickle, the rest as JSON. Nothing in them can run.
+
+`fit.json` names the one file of arrays beside it, with its checksum and every array's type and shape. It is written last and
+in one go, so a folder holds the old fit or the new one. A fit read without its model has draws in the model's place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+
+from yoasovi import identity
+from yoasovi.compiling import precision
+from yoasovi.diagnostics import Estimate
+from yoasovi.errors import check
+from yoasovi.factorised import Factorised, Law, PaperCategorical, PaperNormal
+from yoasovi.families import FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
+from yoasovi.model import Density, Model, Site
+from yoasovi.nonfinite import Nonfinite
+from yoasovi.result import Fit, Seconds
+from yoasovi.stopping import StopReason
+from yoasovi.storage import checksum, pack, sweep, unpack, write_whole
+
+FORMAT = 1
+FILE = "fit.json"
+_DRAWS, _MOST_NUMBERS = 4000, 2**23  # draws that are kept, and how many numbers they may be
+_LONGEST = 64 * 2**20  # bytes of JSON
+_GAUSSIANS = {"mean_field": MeanFieldParams, "full_rank": FullRankParams, "low_rank": LowRankParams}
+_LAWS = {
+    law.__name__: law
+    for law in (
+        dist.Normal, dist.LogNormal, dist.Beta, dist.Dirichlet, dist.BernoulliLogits, dist.CategoricalLogits, dist.Poisson,
+        dist.Gamma, dist.Exponential,
+    )
+}  # fmt: skip
+_PAPER = {"PaperNormal": PaperNormal, "PaperCategorical": PaperCategorical}
+_COUNTS = ("num_steps", "num_values", "num_gradients", "num_nonfinite", "seed")
+
+
+class NeedsModel(ValueError, AttributeError):
+    """Asked of a fit that was loaded without its model."""
+
+
+@dataclass(frozen=True)
+class AbsentModel:
+    """What is known of a model that a fit was loaded without."""
+
+    name: str
+    density: Density
+    differentiable: bool
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        raise NeedsModel(f"`{attribute}` of the model is needed; load the fit with it: yo.load(folder, model=model).")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A method, or a family of an unknown kind, by its name and what it looked like."""
+
+    name: str
+    text: str
+
+    def __repr__(self):
+        return self.text
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def save(fit: Fit, folder: str | Path, overwrite: bool = False) -> None:
+    """Write a fit to a folder; see `Fit.save`."""
+    folder = free_folder(folder, overwrite)
+    header, arrays = _take_apart(fit)
+    data = pack(arrays)
+    digest = checksum(data)
+    file = folder / f"arrays-{digest[:16]}.npz"
+    shapes = {k: [v.dtype.str, list(v.shape)] for k, v in arrays.items()}
+    header |= {"arrays": file.name, "sha256": digest, "shapes": shapes}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)
+        before = set(folder.glob("arrays-*.npz"))
+        write_whole(file, data)
+        try:
+            write_whole(folder / FILE, json.dumps(header, indent=1).encode())
+        except BaseException:
+            if file not in before:
+                file.unlink(missing_ok=True)
+            raise
+        for old in before - {file}:
+            with suppress(OSError):
+                old.unlink()
+    except OSError as error:
+        kept = "; what was there before is as it was" if (folder / FILE).exists() else ""
+        raise OSError(f"the fit could not be written to {folder} ({error.strerror or error}){kept}.") from error
+
+
+def free_folder(folder: str | Path, overwrite: bool = False) -> Path:
+    """See that a fit may be written to a folder, before it is made."""
+    check(isinstance(folder, str | Path), "folder", "save", "a path", folder)
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`folder` of `save` must be a folder; {folder} is a file.")
+    if (folder / FILE).exists() and not overwrite:
+        raise ValueError(f"`folder` of `save`: {folder} holds a fit already; pass overwrite=True or choose another folder.")
+    return folder
+
+
+def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Give the JSON part and the arrays."""
+    from yoasovi import __version__
+
+    draws = fit.kept if fit.kept is not None else _draws(fit)
+    leaves = jax.tree_util.tree_leaves_with_path(fit.params)
+    density = fit.model.density
+    header = {
+        "format": FORMAT,
+        "yoasovi": __version__,
+        "jax": jax.__version__,
+        "model": {
+            "name": fit.model.name,
+            "sites": [s._asdict() for s in density.sites],
+            "local_sites": [s._asdict() for s in density.local_sites],
+            "num_observations": density.num_observations,
+            "differentiable": density.differentiable,
+        },
+        "method": {"name": fit.method.name, "text": repr(fit.method)},
+        "family": _family_as_json(fit.family),
+        "family_reason": fit.family_reason,
+        "converged": bool(fit.converged),
+        "stop_reason": fit.stop_reason.name,
+        "stop_detail": fit.stop_detail,
+        "nonfinite": list(fit.nonfinite),
+        **{name: int(getattr(fit, name)) for name in _COUNTS},
+        "params": [[str(getattr(key, "name", getattr(key, "key", key))) for key in path] for path, _ in leaves],
+        "draws": list(draws),
+        "trace": list(fit.trace),
+    }
+    if isinstance(fit.model, Model):
+        with precision():
+            header["identity"] = identity.of_model(fit.model)
+    arrays = {f"params.{i:04d}": np.asarray(x) for i, (_, x) in enumerate(leaves)}
+    arrays |= {f"draws.{i:04d}": np.asarray(x) for i, x in enumerate(draws.values())}
+    arrays |= {f"trace.{i:04d}": np.asarray(x) for i, x in enumerate(fit.trace.values())}
+    arrays["elbos"] = np.array([fit.elbo, *fit.restart_elbos], float)
+    arrays["log_ratio"] = np.asarray(fit.log_ratio, float)
+    arrays["numbers"] = np.array([fit.reported_elbo, *fit.seconds], float)
+    return header, arrays
+
+
+def _draws(fit: Fit) -> dict[str, np.ndarray]:
+    density = fit.model.density
+    each = sum(int(np.prod(s.shape)) for s in (*density.sites, *density.local_sites))
+    spent = fit.num_values
+    draws = fit.sample(max(100, min(_DRAWS, _MOST_NUMBERS // max(each, 1))))
+    fit.num_values = spent  # saving changes nothing about a fit
+    return draws
+
+
+def _family_as_json(family: Any) -> dict[str, Any]:
+    if isinstance(family, MeanField | FullRank):
+        return {"kind": family.name}
+    if isinstance(family, LowRank):
+        return {"kind": family.name, "rank": family.rank}
+    if isinstance(family, Factorised):
+        factors = []
+        for site, factor in family.factors:
+            if isinstance(factor, Law) and _LAWS.get(factor.distribution.__name__) is factor.distribution:
+                factors.append([site, {"law": factor.distribution.__name__}])
+            elif type(factor) in _PAPER.values():
+                factors.append([site, {"paper": type(factor).__name__, **asdict(factor)}])
+        if len(factors) == len(family.factors):
+            return {"kind": family.name, "factors": factors}
+    return {"kind": "other", "name": getattr(family, "name", "other"), "text": repr(family)}
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
+
+
+def load(folder: str | Path, model: Model | None = None) -> Fit:
+    """Read a fit that `Fit.save` wrote.
+
+    With the model the fit is whole. Without it there are the numbers, the trace and up to 4,000 draws, which `sample`,
+    `mean`, `sd` and `summary` use; what needs the model's density says so.
+    """
+    check(isinstance(folder, str | Path), "folder", "load", "a path", folder)
+    folder = Path(folder)
+    if not (folder / FILE).is_file():
+        raise ValueError(f"`folder` of `load`: {folder} holds no fit ({FILE} is not there).")
+    if (folder / FILE).stat().st_size > _LONGEST:
+        raise ValueError(f"{folder / FILE} is too long to be a fit's: the limit is {_LONGEST:,} bytes.")
+    try:
+        header = json.loads((folder / FILE).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{folder / FILE} is no JSON: {error}.") from error
+    check(isinstance(header, dict), FILE, "load", "a JSON object", type(header).__name__)
+    if header.get("format") != FORMAT:
+        raise ValueError(f"{folder / FILE} has format {header.get('format')!r}; this version of yoasovi reads {FORMAT}.")
+    try:
+        arrays = _arrays(folder, header)
+        return _put_together(header, arrays, model)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"{folder / FILE} lacks or garbles something: {type(error).__name__}: {error}.") from error
+
+
+def _arrays(folder: Path, header: dict[str, Any]) -> dict[str, np.ndarray]:
+    name, shapes = header["arrays"], header["shapes"]
+    if not isinstance(name, str) or not re.fullmatch(r"arrays-[0-9a-f]{16}\.npz", name):
+        raise ValueError(f"{folder / FILE} names {name!r} as its arrays; they must lie beside it as arrays-....npz.")
+    path = folder / name
+    if not path.is_file():
+        raise ValueError(f"{path} is not there, though {FILE} names it.")
+    if path.resolve().parent != folder.resolve():
+        raise ValueError(f"{path} leads out of the folder; arrays must lie beside {FILE}.")
+    data = path.read_bytes()
+    if checksum(data) != header["sha256"]:
+        raise ValueError(f"{path} is damaged or cut short: its checksum does not match.")
+    arrays = unpack(data, len(data), str(path))  # they are stored as they are, so they cannot be larger
+    if missing := sorted(set(shapes) - set(arrays)):
+        raise ValueError(f"{path} lacks the array {missing[0]!r}.")
+    for key, (dtype, shape) in shapes.items():
+        found = arrays[key]
+        if found.dtype.str != dtype or list(found.shape) != shape:
+            is_ = f"{found.dtype.str} of shape {list(found.shape)}"
+            raise ValueError(f"{path}: array {key!r} must be {dtype} of shape {shape}; it is {is_}.")
+    return arrays
+
+
+def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: Model | None) -> Fit:
+    known = header["model"]
+    site = lambda s: Site(str(s["name"]), tuple(s["shape"]), tuple(s["free_shape"]), bool(s["discrete"]))
+    sites, local = tuple(map(site, known["sites"])), tuple(map(site, known["local_sites"]))
+    density = Density(_no_likelihood, sites, local, known["num_observations"], known["differentiable"])
+    if model is not None:
+        check(isinstance(model, Model), "model", "load", "the Model of the fit", model)
+        _check_same(header, model)
+    family = _family(header["family"], density)
+    part = lambda head, names: {k: arrays[f"{head}.{i:04d}"] for i, k in enumerate(names)}
+    draws, trace = part("draws", header["draws"]), part("trace", header["trace"])
+    for head, columns in (("draws", draws), ("trace", trace)):
+        if len({len(v) for v in columns.values()}) > 1:
+            raise ValueError(f"the {head} of the saved fit have different lengths.")
+    elbos = [Estimate(*map(float, row)) for row in arrays["elbos"]]
+    reported, compile, run = map(float, arrays["numbers"])
+    return Fit(
+        model=model or AbsentModel(known["name"], density, density.differentiable),  # type: ignore[arg-type]
+        method=Named(**header["method"]), family=family, family_reason=header["family_reason"],
+        params=_params(header, arrays, density), elbo=elbos[0], converged=header["converged"],
+        stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run), trace=trace,
+        log_ratio=arrays["log_ratio"], reported_elbo=reported, restart_elbos=elbos[1:],
+        nonfinite=Nonfinite(*header["nonfinite"]), stop_detail=header["stop_detail"],
+        kept=None if model is not None else draws, **{name: header[name] for name in _COUNTS},
+    )  # fmt: skip
+
+
+def _check_same(header: dict[str, Any], model: Model) -> None:
+    """Refuse a model that is not the one of the fit."""
+    then = dict(header.get("identity") or {})
+    with precision():
+        now = identity.of_model(model)
+    if header["jax"] != jax.__version__ or not then:  # another version writes the same program in other words
+        then, now = ({k: v for k, v in side.items() if k != "likelihood"} for side in (then or now, now))
+    if changed := identity.differences(then, now):
+        raise ValueError(f"`model` of `load` is not the one of the fit: {'; '.join(changed)}.")
+
+
+def _params(header: dict[str, Any], arrays: dict[str, np.ndarray], density: Density) -> Any:
+    """Rebuild the parameters of q, and see that they fit the model's sites."""
+    kind, paths = header["family"]["kind"], header["params"]
+    leaves = [arrays[f"params.{i:04d}"] for i in range(len(paths))]
+    if not all(np.isfinite(x).all() for x in leaves):
+        raise ValueError("the saved fit has parameters that are not finite.")
+    if kind in _GAUSSIANS:
+        made = _GAUSSIANS[kind](**{path[0]: x for path, x in zip(paths, leaves, strict=True)})
+        if made.mean.shape != (density.dim,) or any(len(x) != density.dim for x in made):
+            shapes = [x.shape for x in made]
+            raise ValueError(f"the saved fit's parameters have shapes {shapes}; its sites need {density.dim} rows.")
+        return made
+    out: dict[str, Any] = {}
+    for path, leaf in zip(paths, leaves, strict=True):
+        inner = out
+        for key in path[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[path[-1]] = leaf
+    return out
+
+
+def _family(said: dict[str, Any], density: Density) -> Any:
+    kind = said["kind"]
+    if kind == "mean_field":
+        return MeanField()
+    if kind == "full_rank":
+        return FullRank()
+    if kind == "low_rank":
+        return LowRank(said["rank"])
+    if kind == "factorised":
+        factors = []
+        for site, factor in said["factors"]:
+            if "law" in factor:
+                factors.append((site, Law(_LAWS[factor["law"]])))
+            else:
+                factors.append((site, _PAPER[factor["paper"]](**{k: v for k, v in factor.items() if k != "paper"})))
+        return Factorised(tuple(factors))
+    if kind == "other":
+        return Named(str(said["name"]), str(said["text"]))
+    raise ValueError(f"the saved fit has a family of kind {kind!r}, which this version of yoasovi does not know.")
+
+
+def _no_likelihood(params, data):
+    raise NeedsModel("the model is needed for this; load the fit with it: yo.load(folder, model=model).")

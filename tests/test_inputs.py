@@ -1,0 +1,337 @@
+"""Inputs from outside: data files of every kind, and a table of bad ones, each refused in its own words."""
+
+import io
+import json
+import os
+import re
+import tracemalloc
+import zipfile
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from typer.testing import CliRunner
+
+import yoasovi as yo
+from yoasovi import compiling, reading
+from yoasovi.cli import app
+from yoasovi.cli.data import Given, model_on
+from yoasovi.reading import read_columns
+
+GOOD = "a,b,y\n1,2,0\n2,3.5,1\n3,-1e2,1\n4,4,0\n"
+
+
+def write(folder, name, data):
+    path = folder / name
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def npy(values, **options):
+    out = io.BytesIO()
+    np.save(out, values, **options)
+    return out.getvalue()
+
+
+def npz(compressed=False, **arrays):
+    out = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(out, **arrays)
+    return out.getvalue()
+
+
+def parquet(**columns):
+    import pyarrow
+    import pyarrow.parquet
+
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), out)
+    return out.getvalue()
+
+
+# ---- good files ------------------------------------------------------------------------------------------
+
+
+def test_all_kinds_of_files_give_the_same_columns(tmp_path):
+    a, b = np.array([1.0, 2, 3, 4]), np.array([2, 3.5, -100, 4])
+    y = np.array([0, 1, 1, 0])
+    files = {
+        "plain.csv": GOOD, "windows.csv": "\ufeff" + GOOD.replace("\n", "\r\n"), "semicolons.csv": GOOD.replace(",", ";"),
+        "tabs.tsv": GOOD.replace(",", "\t"), "quoted.csv": GOOD.replace("3.5", '"3.5"') + "\n",
+        "columns.npz": npz(a=a, b=b, y=y), "small.npz": npz(True, a=a, b=b, y=y), "columns.parquet": parquet(a=a, b=b, y=y),
+        "record.npy": npy(np.array(list(zip(a, b, y, strict=True)), dtype=[("a", float), ("b", "f4"), ("y", "i8")])),
+    }  # fmt: skip
+    for name, data in files.items():
+        found = read_columns(write(tmp_path, name, data))
+        assert list(found) == ["a", "b", "y"], name
+        for key, want in (("a", a), ("b", b), ("y", y)):
+            assert np.array_equal(found[key], want), (name, key)
+    matrix = np.column_stack([a, b, y])
+    for name, data in (("matrix.npy", npy(matrix)), ("bare.csv", "\n".join(GOOD.splitlines()[1:]))):
+        found = read_columns(write(tmp_path, name, data))
+        assert list(found) == ["c1", "c2", "c3"] and np.array_equal(np.column_stack(list(found.values())), matrix)
+    assert list(read_columns(write(tmp_path, "named.npz", npz(X=matrix[:, :2], y=y)))) == ["X1", "X2", "y"]
+
+
+def test_labels_are_read_where_they_are_asked_for_and_text_is_left_out_elsewhere(tmp_path):
+    text = "who,y,s\nann,1,2\nbob,2,2\nann,3,2\n"
+    assert list(read_columns(write(tmp_path, "a.csv", text))) == ["y", "s"]
+    files = {"a.csv": text, "a.parquet": parquet(who=["ann", "bob", "ann"], y=[1.0, 2, 3], s=[2, 2, 2])}
+    for name, data in files.items():
+        assert list(read_columns(write(tmp_path, name, data), ["who"])["who"]) == ["ann", "bob", "ann"]
+    model = model_on("hierarchical", Given(str(tmp_path / "a.csv"), None, None, "who", "s"), "free")
+    assert dict((s.name, s.shape) for s in model.density.sites)["offset"] == (2,)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape"),
+    [
+        ("linear", {}, (4, 2)),
+        ("logistic", {}, (4, 2)),
+        ("poisson", {"columns": "b"}, (4, 1)),
+        ("linear", {"target": "b", "columns": "a,y"}, (4, 2)),
+        ("network", {}, (4, 2)),
+        ("mixture-2-2", {"columns": "a,b"}, None),
+        ("mixture-2-3", {"columns": "a,b"}, None),
+        ("eight-schools", {"target": "b", "sd": "a"}, None),
+        ("eight-schools-centered", {"target": "b", "sd": "a"}, None),
+    ],
+)
+def test_every_built_in_takes_a_file(tmp_path, name, options, shape):
+    given = dict(file=str(write(tmp_path, "d.csv", GOOD)), target=None, columns=None, group=None, sd=None)
+    model = model_on(name, Given(**{**given, **options}), "free")
+    assert isinstance(model, yo.Model) and (shape is None or model.data["X"].shape == shape)
+
+
+def test_a_fit_of_a_data_file_is_that_of_its_arrays(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 2))
+    y = X @ [1.0, 2.0] + rng.normal(size=12)
+    data = write(tmp_path, "d.npz", npz(X=X, y=y))
+    args = ["fit", "linear", "--method", "advi", "--max-steps", "50", "--data", str(data), "--save", str(tmp_path / "fit")]
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == 0, result.output
+    same = yo.fit(yo.models.LinearRegression(X, y), "advi", max_steps=50)
+    assert np.array_equal(yo.load(tmp_path / "fit").params.mean, same.params.mean)
+
+
+# ---- bounded memory --------------------------------------------------------------------------------------
+
+
+def peak(fn):
+    tracemalloc.start()
+    with pytest.raises(ValueError) as caught:
+        fn()
+    size = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return str(caught.value), size
+
+
+def test_a_line_of_a_gigabyte_is_refused_in_little_memory(tmp_path):
+    path = tmp_path / "line.csv"
+    with open(path, "wb") as file:
+        file.write(b"a,b\n1,2\n" + b"7" * 10)
+        file.truncate(2**30)  # a sparse file: no space on the disk, a gigabyte to read
+    message, size = peak(lambda: read_columns(path))
+    assert "line 3 is longer than" in message and size < 20e6
+
+
+def test_bombs_are_refused_before_they_expand(tmp_path):
+    """A zip and a Parquet file of a few kilobytes each, of more than the limit inside."""
+    member = io.BytesIO()
+    np.lib.format.write_array_header_1_0(member, {"descr": "<f8", "fortran_order": False, "shape": (2**27,)})
+    bomb = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w", force_zip64=True) as file:
+        file.write(member.getvalue())
+        for _ in range(2**10):
+            file.write(bytes(2**20))
+    assert bomb.stat().st_size < 2e6
+    message, size = peak(lambda: read_columns(bomb))
+    assert "would expand to 1,073," in message and size < 20e6
+
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "bomb.parquet"
+    block = pyarrow.table({f"x{i}": np.zeros(2**19) for i in range(16)})
+    with pyarrow.parquet.ParquetWriter(path, block.schema) as writer:
+        for _ in range(9):
+            writer.write_table(block)
+    assert path.stat().st_size < 1e6
+    message, size = peak(lambda: read_columns(path))
+    assert "says it has 4,718,592 rows of 16 columns" in message and size < 20e6
+
+
+def test_a_table_beyond_the_limit_is_refused_while_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "LIMIT", 1000)
+    message, _ = peak(lambda: read_columns(write(tmp_path, "long.csv", "a\n" + "1\n" * 1000)))
+    assert "line 126: more than 1,000 bytes of numbers" in message
+    message, _ = peak(lambda: read_columns(write(tmp_path, "long.npy", npy(np.zeros(1000)))))
+    assert "has 8,128 bytes; the limit is 1,000" in message
+
+
+# ---- the table of bad inputs -----------------------------------------------------------------------------
+
+FILES = {
+    "ragged.csv": ("a,b,y\n1,2,0\n1,2\n", "line 3 has 2 fields; line 1 has 3"),
+    "wide.csv": ("a,b,y\n1,2,0\n1,2,0,9\n", "line 3 has 4 fields"),
+    "mixed.csv": ("a,b,y\n1,2,0\n1,two,0\n", "line 3: column 'b' is 'two', after numbers"),
+    "gap.csv": ("a,b,y\n1,,0\n", "line 2: column 'b' is ''; drop or impute"),
+    "na.csv": ("a,b,y\n1,2,0\n2,NA,0\n", "line 3: column 'b' is 'NA'"),
+    "infinite.csv": ("a,b,y\n1,2,0\n2,inf,0\n", "line 3: column 'b' is 'inf'"),
+    "latin.csv": (b"a,b,y\n1,2,0\n1,2,\xe9\n", "line 3 is not UTF-8 (byte 5 of it)"),
+    "utf16.csv": (GOOD.encode("utf-16"), "line 1 is UTF-16"),
+    "zero.csv": (b"a,b,y\n1,\x002,0\n", "line 2 has a zero byte"),
+    "empty.csv": ("", "line 1 is empty"),
+    "head.csv": ("a,b,y\n", "has no rows"),
+    "twice.csv": ("a,a,y\n1,2,3\n", "line 1 has the column 'a' twice"),
+    "open.csv": ('a,b,y\n1,"2,0\n', "line 2: unexpected end of data"),
+    "words.csv": ("a,b\nx,y\n", "has no column of numbers"),
+    "letters.xlsx": ("PK", "a data file must end in .csv"),
+    "text.npy": ("hello", "text.npy is no npy file"),
+    "objects.npy": (npy(np.array([{}], object), allow_pickle=True), "would need pickle"),
+    "short.npy": (npy(np.zeros((50, 3)))[:-8], "says it has shape (50, 3)"),
+    "huge.npy": (npy(np.zeros(3)).replace(b"(3,)", b"(3000000000000,)").ljust(200), "24,000,000,000,000 bytes, but holds"),
+    "cube.npy": (npy(np.zeros((2, 2, 2))), "must have one or two dimensions"),
+    "complex.npy": (npy(np.zeros(3, complex)), "must be numbers; it is complex128"),
+    "nan.npy": (npy(np.array([[1.0, 2], [np.nan, 1]])), "column 'c1' has nan in row 2"),
+    "text.npz": ("hello", "text.npz is no intact npz file"),
+    "cut.npz": (npz(a=np.zeros(99))[:300], "cut.npz is no intact npz file"),
+    "member.npz": ("zip", "has a member 'readme.txt'"),
+    "lengths.npz": (npz(a=np.zeros(3), y=np.zeros(4)), "columns must have one length; got a: 3, y: 4"),
+    "text.parquet": ("hello", "is no intact Parquet file"),
+    "null.parquet": (lambda: parquet(a=[1.0, None], y=[1.0, 2.0]), "column 'a' is empty in row 2"),
+}
+
+LINES = [
+    (["fit", "linear", "--data", "nowhere.csv"], "no file nowhere.csv"),
+    (["fit", "linear", "--data", "good.csv", "--target", "z"], "--target must name a column of numbers; the data"),
+    (["fit", "linear", "--data", "no_y.csv"], "say which column to explain: --target NAME"),
+    (["fit", "linear", "--data", "good.csv", "--columns", "a,q"], "no column 'q' of numbers"),
+    (["fit", "linear", "--data", "good.csv", "--columns", "a,y"], "--columns has 'y', which is the target"),
+    (["fit", "linear", "--data", "only_y.csv"], "no columns are left"),
+    (["fit", "linear", "--target", "y"], "--target names a column of a data file; say which file"),
+    (["fit", "linear", "--data", "good.csv", "--group", "a"], "--group goes with hierarchical"),
+    (["fit", "hierarchical", "--data", "good.csv", "--group", "who"], "has no column 'who'"),
+    (["fit", "hierarchical", "--data", "good.csv"], "`sd` of `HierarchicalNormal` must be given"),
+    (["fit", "mixture-2-2", "--data", "good.csv"], "mixture-2-2 needs 2 columns; got 3"),
+    (["fit", "mixture-2-2", "--data", "good.csv", "--target", "y"], "--target does not go with mixture-2-2"),
+    (["fit", "logistic", "--data", "good.csv", "--target", "b"], "`y` of `LogisticRegression` must be 0 or 1"),
+    (["fit", "poisson", "--data", "good.csv", "--target", "b"], "`y` of `PoissonRegression` must be non-negative integers"),
+    (["fit", "mine.py:model", "--data", "good.csv"], "--data goes with the built-in models"),
+    (["fit", "linear", "--resume"], "`checkpoint` of `fit` must be the folder to resume from"),
+    (["fit", "linear", "--checkpoint", "good.csv"], "`checkpoint` of `fit` must be a folder; good.csv is a file"),
+    (["fit", "linear", "--checkpoint", "run", "--checkpoint-seconds", "0"], "`seconds` of `Checkpoint`"),
+    (["fit", "linear", "--checkpoint", "run", "--checkpoint-steps", "-1"], "`steps` of `Checkpoint`"),
+    (["fit", "linear", "--checkpoint", "run", "--checkpoint-steps", "few"], "--checkpoint-steps"),
+    (["fit", "linear", "--checkpoint", "old"], "old holds the checkpoint of an earlier run"),
+    (["fit", "linear", "--checkpoint", "old", "--resume"], "can be read: a.checkpoint is no checkpoint"),
+    (["fit", "linear", "--checkpoint", "newer", "--resume"], "a.checkpoint has format 7; this version of yoasovi reads 1"),
+    (["fit", "linear", "--checkpoint", "cut", "--resume"], "a.checkpoint is cut short: 3 of 100 bytes"),
+    (["fit", "linear", "--checkpoint", "flipped", "--resume"], "a.checkpoint is damaged: its checksum"),
+    (["fit", "linear", "--save", "good.csv"], "`folder` of `save` must be a folder"),
+    (["fit", "linear", "--save", "saved"], "saved holds a fit already"),
+    (["fit", "linear", "--seed", "x"], "--seed"),
+    (["fit", "nothing.py:model"], "no file nothing.py"),
+    (["fit", "linear", "--set", "tolerance=-1"], "`tolerance` of `Window` must be a positive finite number; got -1"),
+    (["fit", "linear", "--method", "advi", "--set", "draws=1.5"], "`size` of `MonteCarlo` must be a positive integer"),
+    (["report", "saved", "--nonsense"], "no such"),
+]
+
+
+def likelihood(params, data):
+    return dist.Normal(params["m"], 1.0).log_prob(data)
+
+
+def model(**changes):
+    given = {"prior": {"m": dist.Normal(0.0, 1.0)}, "log_likelihood": likelihood, "data": np.ones(3)}
+    return yo.Model(**{**given, **changes})
+
+
+CALLS = [
+    (lambda: yo.fit(3), "`model` of `fit` must be a Model"),
+    (lambda: yo.fit(model(), "nuts"), "`method` of `fit` must be one of"),
+    (lambda: yo.fit(model(), family=3), "`family` of `fit` must be auto"),
+    (lambda: yo.fit(model(), seed=1.5), "`seed` of `fit` must be an integer of 64 bits; got 1.5"),
+    (lambda: yo.fit(model(), chunk=0), "`chunk` of `fit` must be a positive integer"),
+    (lambda: yo.fit(model(), max_nonfinite=0), "`max_nonfinite` of `fit`"),
+    (lambda: yo.fit(model(), nonfinite="warn"), "`nonfinite` of `fit` must be 'reject' or 'raise'"),
+    (lambda: yo.fit(model(), resume="yes", checkpoint="x"), "`resume` of `fit` must be True or False"),
+    (lambda: yo.fit(model(), checkpoint=7), "`checkpoint` of `fit` must be a folder or a Checkpoint; got 7"),
+    (lambda: yo.Checkpoint("x", seconds=float("nan")), "`seconds` of `Checkpoint` must be a positive finite number"),
+    (lambda: model(prior={"m": 1.0}), "`prior['m']` of `Model` must be a NumPyro distribution"),
+    (lambda: model(data=np.array(["a"])), "`data` of `Model` must be numeric"),
+    (lambda: model(data=np.array([np.inf])), "`data` of `Model` must be finite; got 1 NaN"),
+    (lambda: model(log_likelihood=lambda p, d: jnp.sum(d)), "must return one value per observation"),
+    (lambda: model(log_likelihood=lambda p, d: p["typo"]), "`log_likelihood` of `Model` failed"),
+    (lambda: model(local={"m": dist.Normal()}), "`local` of `Model` repeats names"),
+    (lambda: yo.load("nowhere"), "`folder` of `load`: nowhere holds no fit"),
+    (lambda: yo.load(5), "`folder` of `load` must be a path"),
+    (lambda: yo.models.LinearRegression(np.ones((3, 2)), np.ones(4)), "`y` of `LinearRegression` must be as long as"),
+    (lambda: yo.models.LogisticRegression(np.ones((3, 2)), ["a", "b", "c"]), "`y` of `LogisticRegression` must be an array"),
+]
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A folder with everything the table asks for, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("YOASOVI_TRACEBACK", raising=False)
+    for name, (data, _) in FILES.items():
+        write(tmp_path, name, data() if callable(data) else data)
+    with zipfile.ZipFile("member.npz", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    for name, text in (("good", GOOD), ("no_y", "a,b\n1,2\n"), ("only_y", "y\n1\n")):
+        write(tmp_path, f"{name}.csv", text)
+    write(tmp_path, "mine.py", "raise SystemExit('this must not run')")
+    head = {"identity": {}, "serial": 1, "step": 1, "numbers": {}}
+    for name, line in (
+        ("old", "what is this"),
+        ("newer", json.dumps({"format": 7, "length": 3, "sha256": "", "head": head}) + "\nabc"),
+        ("cut", json.dumps({"format": 1, "length": 100, "sha256": "", "head": head}) + "\nabc"),
+        ("flipped", json.dumps({"format": 1, "length": 3, "sha256": "", "head": head}) + "\nabc"),
+    ):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, "a.checkpoint", line)
+    (tmp_path / "saved").mkdir()
+    write(tmp_path / "saved", "fit.json", "{}")
+    return tmp_path
+
+
+def listing(folder):
+    return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.rglob("*"))}
+
+
+def test_sixty_and_more_bad_inputs_are_each_refused_in_their_own_words(desk):
+    before, programs, said = listing(desk), compiling.num_programs(), []
+
+    def tell(message, says, what):
+        assert says.lower() in message.lower(), f"{what}: {message}"
+        assert "Traceback" not in message and len(message) < 700, message
+        said.append(message)
+
+    rows = [(["fit", "linear", "--data", name], says) for name, (_, says) in FILES.items()] + LINES
+    for args, says in rows:
+        result = CliRunner().invoke(app, args)
+        assert result.exit_code == 2, (args, result.output)
+        line = result.stderr.splitlines()
+        assert len(line) == 1 and line[0].startswith("yoasovi: ") and result.stdout == "", (args, result.output)
+        tell(line[0], says, args)
+    for call, says in CALLS:
+        with pytest.raises(ValueError) as caught:
+            call()
+        tell(str(caught.value), says, says)
+    assert len(said) >= 60 and len(set(said)) == len(said)
+    assert listing(desk) == before and compiling.num_programs() == programs
+
+
+def test_the_help_says_what_is_code_and_what_is_data():
+    text = " ".join(CliRunner().invoke(app, ["fit", "--help"]).stdout.split())
+    assert "path.py:name runs the code in that file" in text
+    assert "it is data, nothing in it is run" in text
+
+
+def test_a_number_of_rows_that_cannot_be_is_refused(tmp_path):
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ValueError, match=re.escape("no file")):
+        read_columns(tmp_path / "x.csv")
