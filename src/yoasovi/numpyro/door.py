@@ -21,6 +21,7 @@ from yoasovi.model import Model
 from yoasovi.numpyro.checks import check_looks
 from yoasovi.numpyro.laws import as_categorical, in_numpy, is_improper, kernel
 from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, look_once, touched
+from yoasovi.numpyro.predictive import Predictive
 from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogObservations, LogTerms, Replay, Slot, Source
 
 # What `Factorised` has a law for; where there are discrete sites, those of all other supports are unconstrained first.
@@ -68,6 +69,7 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
             log_marginal=LogObservations(replay) if not replay.local or replay.choices else None,
             data=data,
             deterministics=Deterministics(replay) if replay.has_deterministics else None,
+            predictive=Predictive(source, replay),
             start=PriorDraw(source) if discrete else None,  # labels need a start that tells them apart
             name=_name(model_fn),
         )
