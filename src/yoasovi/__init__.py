@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from yoasovi import acceptance, draws, families, gradients, methods, models, tempering
+    from yoasovi.calibration import Calibration, calibrate
     from yoasovi.diagnostics import Estimate
     from yoasovi.factorised import Factorised
     from yoasovi.families import FullRank, LowRank, MeanField
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
     from yoasovi.numpyro import from_numpyro
     from yoasovi.result import Fit
     from yoasovi.stopping import StopReason
+    from yoasovi.verdict import Thresholds, Verdict
 
 __version__ = "0.1.0"
 
 # Where each public name lives. They are imported when first used, so that `import yoasovi` and the command line's help
 # start at once, and so that no optional library is touched before it is needed.
 _HOMES = {
+    "Calibration": "calibration",
     "Estimate": "diagnostics",
     "Factorised": "factorised",
     "Fit": "result",
@@ -29,13 +32,17 @@ _HOMES = {
     "Method": "methods",
     "Model": "model",
     "StopReason": "stopping",
+    "Thresholds": "verdict",
+    "Verdict": "verdict",
+    "calibrate": "calibration",
     "fit": "fitting",
     "from_numpyro": "numpyro",
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
-    "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model", "StopReason", "fit",
-    "from_numpyro", "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
+    "Calibration", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model", "StopReason",
+    "Thresholds", "Verdict", "calibrate", "fit", "from_numpyro", "acceptance", "draws", "families", "gradients", "methods",
+    "models", "tempering",
 ]  # fmt: skip
 
 

@@ -32,8 +32,10 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
     if grade == "failed":
         return _after_failure(facts)
     if facts.modes > 1:
-        return ("The posterior has several modes and q describes one; use NUTS with many chains, or a sampler that tempers. If "
-                "the modes only swap labels, one is enough: order the labels.")  # fmt: skip
+        return (
+            "The posterior has several modes and q describes one; use NUTS with many chains, or a sampler that tempers. "
+            "If the modes only swap labels, one is enough: order the labels."
+        )
     if facts.funnel is not None or facts.runaway:
         where = f": the scale of {facts.funnel[1]} depends on {facts.funnel[0]}" if facts.funnel else ""
         return f"Reparameterise (non-centred){where}; or use NUTS on the reparameterised model."
@@ -41,16 +43,22 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
         larger = "full_rank" if facts.dim <= 300 else "low_rank"
         larger = "full_rank" if facts.family == "low_rank" else larger
         a, b = facts.correlated
-        return f"Use family='{larger}' (full-rank where it can be paid for): {a} and {b} are correlated, and this q cannot be."
+        return (
+            f"Use family='{larger}' (full-rank where it can be paid for): {a} and {b} are correlated, and this q cannot be."
+        )
     if facts.to_gain > 0:
         return _more(facts)
     if grade == "poor":
-        tails = "The posterior's tails are heavier than q's: use NUTS" if facts.outside else "q is not close to the posterior: use NUTS"
-        return f"{tails}, or with few parameters the importance-corrected draws of fit.sample(corrected=True) after a look at k-hat."
+        tails = (
+            "The posterior's tails are heavier than q's: use NUTS"
+            if facts.outside
+            else "q is not close to the posterior: use NUTS"
+        )
+        return f"{tails}, or, with few parameters and after a look at k-hat, fit.sample(corrected=True)."
     if facts.unsearched and all(f.grade == "good" for k, f in evidence.items() if k != "modes"):
-        return "Nothing speaks against it, but other modes were not looked for: fit again with restarts=4 and see whether they agree."
+        return "Nothing speaks against it, but other modes were not looked for: see whether restarts=4 agree."
     if facts.family == "factorised":
-        return "Means are usable, spreads of q tend to be too small; sum the discrete latents out, or use NUTS, where spreads matter."
+        return "Means are usable; q's spreads tend to be too small. Where they matter sum the discrete latents out, or use NUTS."
     return "Use fit.sample(corrected=True): q is close enough for importance correction, not close enough to stand alone."
 
 
@@ -62,7 +70,7 @@ def _after_failure(facts: Facts) -> str:
     if facts.stopped == "NON_FINITE":
         return "Check priors, supports and data: log p was not finite for too many draws in a row."
     if facts.stopped == "NO_STEP":
-        return "Rescale the model's parameters to about unit scale, or check its gradients: no step of any length was acceptable."
+        return "Rescale parameters to about unit scale, or check gradients: no step of any length was acceptable."
     return _more(facts)
 
 

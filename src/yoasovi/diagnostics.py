@@ -117,7 +117,7 @@ def moments(draws: np.ndarray, weights: np.ndarray | None = None) -> Moments:
 
 
 def gap(log_ratio: np.ndarray) -> Estimate:
-    """log mean p/q - mean log p/q over draws from q: how far the ELBO is below the evidence, as far as the draws can tell.
+    """How far the ELBO is below the evidence, as far as draws from q can tell: log mean p/q - mean log p/q.
 
     In expectation it is below the true distance, KL(q || p). The error is the delta method's.
     """
@@ -173,7 +173,7 @@ def changing_scales(eps: np.ndarray, white: np.ndarray) -> Pairwise:
 
 def _stein(x: np.ndarray, eps: np.ndarray) -> Pairwise:
     """Means of x_i eps_j over mirrored pairs of draws, and their standard errors."""
-    n, d = x.shape
+    n = len(x)
     first, second = x[0::2], x[1::2]
     half = 0.5 * (first - second)  # mirrored: eps changes sign
     value = half.T @ eps[0::2] / (n // 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +20,7 @@ from yoasovi.loop import Program, run_chunk, start
 from yoasovi.methods import Method, method as named
 from yoasovi.model import Model
 from yoasovi.optimizers import Natural
+from yoasovi.progress import Progress
 from yoasovi.result import Fit, Seconds, fresh_ratios
 from yoasovi.start import COLD_TRUST, Begin, cold_start, own_start, prior_draw, warm_start
 from yoasovi.stopping import StopReason
@@ -146,7 +146,7 @@ def _fit(model, method, family, why, seed, max_steps, restarts, progress, nonfin
     state = call(clock, _start_all, (program,), inputs, params, np.array([b.trust for b in begins]))
     turns = chunk or (4 if isinstance(method.acceptance, (Window, ValueWindow)) else 250)
     rows, seconds, reason = [], [clock.run], None
-    with _progress(progress, method, max_steps) as show:
+    with Progress(progress, method, max_steps) as show:
         try:
             while (np.asarray(state.reason) == StopReason.RUNNING).any():
                 state, info = call(clock, _run_all, (program, turns), inputs, seed, state, max_steps)
@@ -228,32 +228,3 @@ def _blame(model, family, params, seed) -> str:
     bad += [f"prior of latent {k!r}" for k, v in terms.local.items() if not np.isfinite(v).all()]
     bad += ["the likelihood"] if not np.isfinite(terms.likelihood).all() else []
     return f"log p is not finite: {', '.join(bad) or 'its gradient'}."
-
-
-class _progress:
-    """Live progress where there is a terminal (or when asked for), silence elsewhere."""
-
-    def __init__(self, wanted, method, max_steps):
-        self.bar = None
-        if wanted or (wanted is None and sys.stderr.isatty()):
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn()
-            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self.task = self.bar.add_task(method.name, total=max_steps, said="compiling")
-
-    def __enter__(self):
-        if self.bar:
-            self.bar.start()
-        return self.show
-
-    def __exit__(self, *_):
-        if self.bar:
-            self.bar.stop()
-
-    def show(self, state, info):
-        if self.bar:
-            step, gain = int(np.max(state.step)), info.elbo[0][info.window[0] > 0]
-            said = f"step {step:,}" + (f"  ELBO draw {gain[-1]:,.2f}" if gain.size else "")
-            self.bar.update(self.task, completed=step, said=said)

@@ -33,7 +33,9 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
     positive_integer("n", "predict", n)
     rule = fit.model.predictive
     if rule is None:
-        raise ValueError(f"`predict` needs `predictive` of `Model`, a function of (key, params, data); {fit.model.name} has none.")
+        raise ValueError(
+            f"`predict` needs `predictive` of `Model`, a function of (key, params, data); {fit.model.name} has none."
+        )
     draws = fit.sample(n, seed, corrected)
     by_name = getattr(rule, "with_arguments", None)
     if data is not None and by_name is not None:

@@ -153,7 +153,10 @@ def search(fit, starts: int = 16, budget: int = 60, seed: int = 0) -> Search:
     with precision():
         mean, frame = map(np.asarray, call(clock, _frame, (density, fit.family), fit.params))
         volume = np.log(np.diag(frame) if frame.ndim == 2 else frame).sum()
-        landscape = Landscape(partial(call, clock, _height, (density,), inputs, mean, frame), float(volume))
+        # Flat, and put on the device once: taking distributions apart would cost more than most densities do.
+        leaves, tree = jax.tree.flatten((inputs, mean, frame))
+        leaves = [jnp.asarray(x) for x in leaves]
+        landscape = Landscape(partial(call, clock, _height, (density, tree), leaves), float(volume))
         begins = _starts(fit, clock, mean, frame, starts, rng, seed)
         ends: list[np.ndarray] = []
         for begin in begins:
@@ -255,7 +258,8 @@ def _at(mean, frame, x):
     return mean + (frame @ x if frame.ndim == 2 else frame * x)
 
 
-def _height(density, inputs, mean, frame, x):
+def _height(density, tree, leaves, x):
+    inputs, mean, frame = jax.tree.unflatten(tree, leaves)
     return jax.value_and_grad(lambda y: density.free_terms(inputs, _at(mean, frame, y)).total())(x)
 
 

@@ -126,7 +126,9 @@ class Fit:
         """Pareto k-hat of the importance ratios p/q; above 0.7 they, and probably q, are not to be trusted."""
         return diagnostics.pareto_khat(self.log_ratio)
 
-    def diagnose(self, thresholds: Thresholds | None = None, *, draws: int | None = None, starts: int = 16, **limits) -> Verdict:
+    def diagnose(
+        self, thresholds: Thresholds | None = None, *, draws: int | None = None, starts: int = 16, **limits
+    ) -> Verdict:
         """Grade the fit: good, usable, poor or failed, with the evidence and the next thing to try.
 
         This evaluates log p beyond the fit's own draws: scores at q, heavy-tailed proposals around it, and climbs from
@@ -187,10 +189,10 @@ class Fit:
             middle = call(Clock(), _likelihood, (fn,), self.model.data, centre)
         return diagnostics.dic(np.asarray(each), float(middle))
 
-    def summary(self) -> str:
+    def summary(self, verdict: bool = True) -> str:
         """The verdict, what is known of the fit, and a table of means, standard deviations and quantiles."""
         lines = [
-            str(self.diagnose()),
+            *([str(self.diagnose())] if verdict else []),
             f"{self.model.name}: {self.method.name}, {self.family.name} ({self.family_reason})",
             f"ELBO {self.elbo} on fresh draws; {self.stop_reason}",
             f"{self.num_steps:,} steps, {self.num_gradients:,} gradients, {self.num_values:,} values, "

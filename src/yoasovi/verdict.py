@@ -43,7 +43,9 @@ class Verdict:
     def __str__(self):
         lines = [f"{self.grade.upper()}: {self.advice}"]
         lines += [f"  {'·' if f.grade == 'good' else '!'} {f.sentence}" for f in self.evidence.values()]
-        return "\n".join([*lines, f"  (looking cost {self.num_gradients:,} gradients and {self.num_values:,} values of log p)"])
+        return "\n".join(
+            [*lines, f"  (looking cost {self.num_gradients:,} gradients and {self.num_values:,} values of log p)"]
+        )
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Thresholds:
     """Where a number begins to cost a grade; pairs are (usable from, poor from) unless said otherwise.
 
     khat
-        Of the importance ratios p/q: Yao et al. 2018 trust q below 0.5, corrected draws below 0.7.
+        Of the importance ratios p/q: Yao et al. 2018 trust q below 0.5, corrected draws below 0.7 (which it
+        must exceed by its own error to be poor).
     shift, scale
         Corrected mean minus q's, in q's sd; ratio of sds, either way. Half an sd or twice the sd is visible in any plot.
     outside
@@ -147,8 +150,13 @@ class _Inquiry:
         if len(seen.eps) < 32:
             return
         noise = diagnostics.gradient_noise(seen.white)
-        yield Finding("gradient_noise", noise, 0.0, "good",
-                      f"Scores of q's draws are {noise:.2g} per parameter in q's own units (0 where q is the posterior).")
+        yield Finding(
+            "gradient_noise",
+            noise,
+            0.0,
+            "good",
+            f"Scores of q's draws are {noise:.2g} per parameter in q's own units (0 where q is the posterior).",
+        )
         yield self._to_gain(seen.gain)
         if self.dim > probes.FULL_UP_TO:
             return
@@ -169,14 +177,19 @@ class _Inquiry:
 
     def _correlation(self, pairs: diagnostics.Pairwise) -> Finding:
         i, j = _largest(pairs)
-        value, sure = float(-pairs.value[i, j]), abs(pairs.z[i, j]) > norm.isf(0.001 / self.dim**2)
+        value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > norm.isf(0.001 / self.dim**2)
         missed = sure and abs(value) > self.limits.correlation
         names = labels(self.fit.model.density)
         if missed:
             self.facts.correlated = (names[i], names[j])
         text = f"q misses a partial correlation of about {np.clip(value, -1, 1):.2f} between {names[i]} and {names[j]}."
-        return Finding("correlation", value, float(pairs.error[i, j]), "usable" if missed else "good",
-                       text if missed else "No correlation is missed.")
+        return Finding(
+            "correlation",
+            value,
+            float(pairs.error[i, j]),
+            "usable" if missed else "good",
+            text if missed else "No correlation is missed.",
+        )
 
     def _funnel(self, pairs: diagnostics.Pairwise) -> Finding:
         i, j = _largest(pairs)
@@ -186,8 +199,13 @@ class _Inquiry:
         if bent:
             self.facts.funnel = (names[i], names[j])
         text = f"One sd of {names[i]} changes the precision of {names[j]} by about {value:.0%}: a funnel."
-        return Finding("funnel", value, float(pairs.error[i, j]), "usable" if bent else "good",
-                       text if bent else "Scales do not depend on other parameters.")
+        return Finding(
+            "funnel",
+            value,
+            float(pairs.error[i, j]),
+            "usable" if bent else "good",
+            text if bent else "Scales do not depend on other parameters.",
+        )
 
     def wide(self, draws: int, seed: int) -> Iterator[Finding]:
         from yoasovi import probes
@@ -204,7 +222,7 @@ class _Inquiry:
         self.facts.outside = share if grade != "good" else 0.0
         text = f"{share:.1%} ± {error:.1%} of the posterior lies where q has a probability of 0.01%."
         if lost:
-            text = f"A few draws far out carry most of the posterior: q has not found where it is ({size:.0f} of {draws:,} count)."
+            text = f"A few draws far out carry most of the posterior ({size:.0f} of {draws:,} count): q is not where it is."
         yield Finding("outside", share, error, grade, text)
         if size >= 100:
             yield from self._marginals(seen, size)
@@ -216,37 +234,60 @@ class _Inquiry:
         shift, error = float(abs(found.mean[j])), float(found.error[j])
         usable, poor = self.limits.shift
         grade = "poor" if shift - 3 * error > poor else "usable" if shift - 3 * error > usable else "good"
-        yield Finding("shift", shift, error, grade, f"Importance-corrected means differ from q's by at most {shift:.2f} sd of q.")
+        yield Finding(
+            "shift", shift, error, grade, f"Importance-corrected means differ from q's by at most {shift:.2f} sd of q."
+        )
         k = int(np.argmax(np.abs(np.log(found.sd))))
         ratio, error = float(found.sd[k]), float(found.sd[k] / np.sqrt(size))
         usable, poor = self.limits.scale
         far = abs(np.log(ratio)) - 2.0 / np.sqrt(size)
         grade = "poor" if far > np.log(poor) else "usable" if far > np.log(usable) else "good"
-        yield Finding("scale", ratio, error, grade,
-                      f"Importance-corrected sds are {found.sd.min():.2f} to {found.sd.max():.2f} times q's.")
+        yield Finding(
+            "scale",
+            ratio,
+            error,
+            grade,
+            f"Importance-corrected sds are {found.sd.min():.2f} to {found.sd.max():.2f} times q's.",
+        )
 
     def weights(self) -> Iterator[Finding]:
         ratios = self.ratios[np.isfinite(self.ratios)]
         if ratios.size < 100:
             return
         distance = diagnostics.gap(ratios)
-        yield Finding("gap", distance.value, distance.se, "good",
-                      f"The ELBO is at least {max(distance.value, 0.0):.3f} ± {distance.se:.3f} nats below the evidence.")
+        yield Finding(
+            "gap",
+            distance.value,
+            distance.se,
+            "good",
+            f"The ELBO is at least {max(distance.value, 0.0):.3f} ± {distance.se:.3f} nats below the evidence.",
+        )
         raw = np.exp(ratios - ratios.max())
         even = raw.max() < 1.5 * raw.mean()
         share = float(raw.sum() ** 2 / np.sum(raw**2) / raw.size)
-        yield Finding("effective_size", share, 0.0, "good" if share > 0.3 else "usable",
-                      f"Importance weights of q's draws are worth {share:.0%} of their number.")
+        yield Finding(
+            "effective_size",
+            share,
+            0.0,
+            "good" if share > 0.3 else "usable",
+            f"Importance weights of q's draws are worth {share:.0%} of their number.",
+        )
         try:
             khat = diagnostics.pareto_khat(ratios)
         except ImportError:
-            yield Finding("khat", np.nan, 0.0, "good" if even else "usable",
-                          'Pareto k-hat was not computed: pip install "yoasovi[arviz]".')
+            yield Finding(
+                "khat",
+                np.nan,
+                0.0,
+                "good" if even else "usable",
+                'Pareto k-hat was not computed: pip install "yoasovi[arviz]".',
+            )
             return
         good, usable = self.limits.khat
-        grade = "good" if even or khat <= good else "usable" if khat <= usable else "poor"
-        text = f"Pareto k-hat of the importance weights is {khat:.2f}"
-        yield Finding("khat", khat, 0.0, grade, f"{text}, and they are all but equal." if even else f"{text}.")
+        error = (1.0 + max(khat, 0.0)) / np.sqrt(3.0 * np.sqrt(ratios.size))  # of a tail index from that many draws
+        grade = "good" if even or khat <= good else "usable" if khat - error <= usable else "poor"
+        text = f"Pareto k-hat of the importance weights is {khat:.2f} ± {error:.2f}"
+        yield Finding("khat", khat, error, grade, f"{text}, and they are all but equal." if even else f"{text}.")
 
     def restarts(self) -> Iterator[Finding]:
         elbos = self.fit.restart_elbos
@@ -254,8 +295,13 @@ class _Inquiry:
             return
         seen = diagnostics.agreement(elbos)
         alone = seen.total > 2 and seen.best == 1
-        yield Finding("restarts", seen.best / seen.total, 0.0, "usable" if alone else "good",
-                      f"{seen.best} of {seen.total} restarts reached the best ELBO; the median one is {seen.behind:.2f} nats below.")
+        yield Finding(
+            "restarts",
+            seen.best / seen.total,
+            0.0,
+            "usable" if alone else "good",
+            f"{seen.best} of {seen.total} restarts reached the best ELBO; the median one is {seen.behind:.2f} nats below.",
+        )
 
     def modes(self, starts: int, seed: int) -> Iterator[Finding]:
         from yoasovi import probes
@@ -276,10 +322,10 @@ class _Inquiry:
         climbs = f"{seen.climbs} climbs of log p from scattered starts"
         text = f"{climbs} found no other mode of weight."
         if grade != "good":
-            text = (f"{climbs} found {len(apart)} other mode{'s' * (len(apart) > 1)} with about {share:.0%} of the posterior, "
-                    f"{apart[0].barrier:.1f} nats of valley in between.")  # fmt: skip
+            many = f"{len(apart)} other mode{'s' * (len(apart) > 1)} with about {share:.0%} of the posterior"
+            text = f"{climbs} found {many}, {apart[0].barrier:.1f} nats of valley in between."
         elif self.facts.runaway:
-            text = f"{climbs} ran away from q, to where log p is high but has no mass: the neck of a funnel, or a flat direction."
+            text = f"{climbs} ran away from q, to where log p is high but has no mass: a funnel's neck, or a flat direction."
         elif self.dim > probes.FULL_UP_TO:
             text = f"{climbs} were made, but the mass of what they found is not estimated in {self.dim:,} dimensions."
         yield Finding("modes", share, 0.0, "usable" if grade == "good" and self.facts.runaway else grade, text)
@@ -289,8 +335,13 @@ class _Inquiry:
         if seen is not None and seen.total >= 3 and seen.best >= 2:
             return
         self.facts.unsearched = True
-        yield Finding("modes", np.nan, 0.0, "usable",
-                      "Other modes were not looked for: this q has no gradients to climb by, and there were no restarts to compare.")
+        yield Finding(
+            "modes",
+            np.nan,
+            0.0,
+            "usable",
+            "Other modes were not looked for: this q has no gradients to climb by, and there were no restarts to compare.",
+        )
 
     def _spend(self, seen: Any) -> None:
         self.num_values += seen.num_values
@@ -308,5 +359,7 @@ def labels(density: Any) -> list[str]:
     """Name every coordinate of the flat unconstrained vector: site, or site[i,j]."""
     out = []
     for site in density.sites:
-        out += [site.name if not index else f"{site.name}[{','.join(map(str, index))}]" for index in np.ndindex(site.free_shape)]
+        out += [
+            site.name if not index else f"{site.name}[{','.join(map(str, index))}]" for index in np.ndindex(site.free_shape)
+        ]
     return out

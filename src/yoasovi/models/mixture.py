@@ -148,6 +148,15 @@ class LabelsSummedOut:
         return logsumexp(each, axis=-1) - np.log(each.shape[-1])
 
 
+def responsibilities(component: Component, params: Params, y: np.ndarray) -> np.ndarray:
+    """Give the probability of each component for each observation at given parameters, shape (N, K)."""
+    with precision():
+        own = {k: jnp.asarray(params[k])[None] for k in ("mu", "sd", "corr_factor") if k in params}
+        each = component(jnp.asarray(y)[:, None, :], own)
+        logits = np.asarray(each) + (np.log(params["weights"]) if "weights" in params else 0.0)
+    return np.exp(_log_softmax(logits))
+
+
 @dataclass(frozen=True)
 class MixtureDraw:
     """Draws as many new observations as there are data, each with a label of its own."""

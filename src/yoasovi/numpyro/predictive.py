@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpyro.handlers import trace
+from numpyro.handlers import seed, trace
 from numpyro.infer import Predictive as NumPyroPredictive
 
 from yoasovi.errors import check
@@ -36,12 +36,17 @@ class Predictive:
         keys = jax.random.split(key, len(sites))
         return {k: s["fn"].sample(one) for one, (k, s) in zip(keys, sites.items(), strict=True)}
 
-    def with_arguments(self, seed: int, draws: dict[str, np.ndarray], changed: dict[str, Any]) -> dict[str, np.ndarray]:
+    def observed(self) -> np.ndarray | None:
+        """Give the data at the first observed site."""
+        sites = trace(seed(self.source.fn, 0)).get_trace(*self.source.args, **self.source.kwargs)
+        return next((np.asarray(s["value"]) for s in sites.values() if is_observation(s)), None)
+
+    def with_arguments(self, key: int, draws: dict[str, np.ndarray], changed: dict[str, Any]) -> dict[str, np.ndarray]:
         """Run the model function with some of its arguments changed; observed ones must be given as None."""
         bound = inspect.signature(self.source.fn).bind(*self.source.args, **self.source.kwargs)
         unknown = sorted(set(changed) - set(inspect.signature(self.source.fn).parameters))
         check(not unknown, "data", "predict", f"named after arguments of the model ({', '.join(bound.arguments)})", unknown)
         bound.arguments.update(changed)
         latent = {k: v for k, v in draws.items() if k in self.replay.latents and k not in self.replay.local}
-        made = NumPyroPredictive(self.source.fn, latent)(jax.random.key(seed), *bound.args, **bound.kwargs)
+        made = NumPyroPredictive(self.source.fn, latent)(jax.random.key(key), *bound.args, **bound.kwargs)
         return {k: np.asarray(v) for k, v in made.items()}
