@@ -58,7 +58,7 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
     if facts.unsearched and all(f.grade == "good" for k, f in evidence.items() if k != "modes"):
         return "Nothing speaks against it, but other modes were not looked for: see whether restarts=4 agree."
     if facts.family == "factorised":
-        return "Means are usable; q's spreads tend to be too small. Where they matter sum the discrete latents out, or use NUTS."
+        return "Means are usable, q's spreads tend to be too small: sum the discrete latents out, or use NUTS."
     return "Use fit.sample(corrected=True): q is close enough for importance correction, not close enough to stand alone."
 
 

@@ -61,8 +61,9 @@ def pareto_khat(log_ratio: np.ndarray) -> float:
     stats = need("arviz_stats.base", "arviz")
     log_ratio = np.asarray(log_ratio, float)
     log_ratio = log_ratio[np.isfinite(log_ratio)]
-    # arviz-stats takes the negated ratios, as leave-one-out does.
-    return float(stats.array_stats.psislw(-log_ratio)[1])
+    # arviz-stats takes the negated ratios, as leave-one-out does. Equal ratios have no tail, and it divides by its size.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(stats.array_stats.psislw(-log_ratio)[1])
 
 
 def dic(log_likelihood: np.ndarray, at_mean: float) -> float:

@@ -29,6 +29,7 @@ from yoasovi.window import paired_gain
 
 FULL_UP_TO = 300  # parameters, for what costs d gradients or d^2 numbers
 _BLOCK = 1000  # draws per compiled call, as in `result`
+_FAR = 4  # of them are climbed from
 _OUTSIDE = 1e-4  # q's own probability of what is called outside q
 
 
@@ -50,6 +51,7 @@ class Wide(NamedTuple):
     log_ratio: np.ndarray  # log p - log q at those that came from q itself
     log_evidence: Estimate
     outside: Estimate  # share of the posterior where q has a probability of 1e-4
+    far: np.ndarray  # (few, D), the heaviest draws there
     num_values: int
 
 
@@ -122,9 +124,10 @@ def wide(fit, axes: np.ndarray | None = None, n: int = 4000, seed: int = 0) -> W
     away = (eps**2).sum(1) > chi2.isf(_OUTSIDE / 2, dim)
     away |= np.abs(along).max(1) > norm.isf(_OUTSIDE / (4 * dim))
     share = float(weights @ away)
+    heaviest = eps[np.argsort(-weights * away)[: min(_FAR, int(away.sum()))]]
     error = float(np.sqrt(np.sum(weights**2 * (away - share) ** 2)))
     evidence = Estimate(float(np.log(mean) + top), float(se / mean))
-    return Wide(eps, weights, log_ratio[: n // 2], evidence, Estimate(share, error), n)
+    return Wide(eps, weights, log_ratio[: n // 2], evidence, Estimate(share, error), heaviest, n)
 
 
 _T_DF, _T_SCALE, _AXIS_DF = 3.0, 1.5, 2.0
@@ -146,8 +149,8 @@ def _axiswise(along: np.ndarray) -> np.ndarray:
     return logsumexp(each, axis=1) - np.log(along.shape[1])
 
 
-def search(fit, starts: int = 16, budget: int = 60, seed: int = 0) -> Search:
-    """Climb log p from q's mean, from draws of a much wider q and from prior draws; give the modes that were found."""
+def search(fit, starts: int = 16, budget: int = 60, seed: int = 0, far: np.ndarray | None = None) -> Search:
+    """Climb log p from q's mean, draws of a much wider q, prior draws and places `far` out; give the modes found."""
     density, inputs, clock = fit.model.density, as_arrays(fit.model.inputs), Clock()
     rng = np.random.default_rng([seed, 2])
     with precision():
@@ -158,6 +161,8 @@ def search(fit, starts: int = 16, budget: int = 60, seed: int = 0) -> Search:
         leaves = [jnp.asarray(x) for x in leaves]
         landscape = Landscape(partial(call, clock, _height, (density, tree), leaves), float(volume))
         begins = _starts(fit, clock, mean, frame, starts, rng, seed)
+        if far is not None and far.shape[1] == mean.size:
+            begins += list(far)
         ends: list[np.ndarray] = []
         for begin in begins:
             top, spent = climb(landscape.look, begin, budget, enough=0.01)
@@ -214,9 +219,9 @@ class Landscape:
 
 
 def _starts(fit, clock, mean, frame, count, rng, seed) -> list[np.ndarray]:
-    """Half from q widened by 3 to 30, half from the prior (or q widened again, where the prior is improper)."""
+    """Half from q widened by 3 to 100, half from the prior (or q widened again, where the prior is improper)."""
     dim = mean.size
-    scale = np.exp(rng.uniform(np.log(3.0), np.log(30.0), size=(count, 1)))
+    scale = np.exp(rng.uniform(np.log(3.0), np.log(100.0), size=(count, 1)))
     begins = rng.normal(size=(count, dim)) * scale
     inputs = as_arrays(fit.model.inputs)
     prior = np.asarray(call(clock, _prior_draws, (fit.model.density, count // 2), inputs, seed)) - mean

@@ -122,6 +122,7 @@ class _Inquiry:
         self.axes: np.ndarray | None = None
         self.num_values = self.num_gradients = 0
         self.log_evidence = fit.elbo.value
+        self.far: np.ndarray | None = None  # where heavy-tailed proposals found most of what q lacks
 
     def stopped(self) -> Finding:
         reason, steps = self.fit.stop_reason, self.fit.num_steps
@@ -213,7 +214,7 @@ class _Inquiry:
         seen = probes.wide(self.fit, self.axes, draws, seed)
         self._spend(seen)
         self.ratios = np.concatenate([self.ratios, seen.log_ratio])
-        self.log_evidence = seen.log_evidence.value
+        self.log_evidence, self.far = seen.log_evidence.value, seen.far
         size = effective_size(seen.weights)
         share, error = seen.outside
         usable, poor = self.limits.outside
@@ -306,7 +307,7 @@ class _Inquiry:
     def modes(self, starts: int, seed: int) -> Iterator[Finding]:
         from yoasovi import probes
 
-        seen = probes.search(self.fit, starts, seed=seed)
+        seen = probes.search(self.fit, starts, seed=seed, far=self.far)
         self._spend(seen)
         apart = [m for m in seen.others if m.barrier > self.limits.barrier]
         masses = np.array([m.log_mass for m in apart])

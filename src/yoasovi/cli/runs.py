@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoasovi.cli.errors import one_line
@@ -101,7 +102,7 @@ def write_report(model: str, rows: list[Row], path: str) -> tuple[str, list[str]
     if not ran:
         raise ValueError("--report has nothing to show: no method could run.")
     names = [row.method for row in ran]
-    rerun = f"yoasovi compare {model} --methods {','.join(names)} --seed {ran[0].fits[0].seed} --report {path}"
+    rerun = f"yoasovi compare {model} --methods {','.join(names)} --seed {ran[0].fits[0].seed} --report {Path(path).name}"
     with quiet_warnings():
         written = write([row.fits[0] for row in ran], path, model, rerun, names)
         verdicts = [row.fits[0].diagnose() for row in ran]

@@ -151,7 +151,7 @@ class LabelsSummedOut:
 def responsibilities(component: Component, params: Params, y: np.ndarray) -> np.ndarray:
     """Give the probability of each component for each observation at given parameters, shape (N, K)."""
     with precision():
-        own = {k: jnp.asarray(params[k])[None] for k in ("mu", "sd", "corr_factor") if k in params}
+        own: Params = {k: jnp.asarray(params[k])[None] for k in ("mu", "sd", "corr_factor") if k in params}
         each = component(jnp.asarray(y)[:, None, :], own)
         logits = np.asarray(each) + (np.log(params["weights"]) if "weights" in params else 0.0)
     return np.exp(_log_softmax(logits))

@@ -77,7 +77,7 @@ def elbo_charts(fits: list[Any], names: list[str]) -> list[Chart]:
         caption = (
             "Candidates as the run judged them; the band is the final q's ELBO on fresh draws, ± 2 standard errors."
             if len(fits) == 1
-            else "Running mean of each run's own estimates; dashes on the right-hand side: ELBO on fresh draws."
+            else "Running mean of each run's own estimates; the diamond at its end is the ELBO on fresh draws."
         )
         if series:
             charts.append(
@@ -92,9 +92,9 @@ def _elbo_series(fit: Any, name: str, column: str, colour: int, alone: bool) -> 
     span = np.array([x[0], x[-1]], float)
     out = [Series("running mean" if alone else name, "line", *thin(x, _smooth(y)), colour=colour)]
     if not alone:
-        # The fresh-draw value as a short dash where the run ended.
-        tail = np.array([span[1] - 0.06 * (span[1] - span[0]), span[1] + 0.02 * (span[1] - span[0])])
-        return [*out, Series(f"{name}, fresh draws", "line", tail, np.full(2, fit.elbo.value), colour=colour, faint=True)]
+        # The same name: one button of the legend shows or hides both.
+        end = np.array([x[-1]], float), np.array([fit.elbo.value])
+        return [*out, Series(name, "points", *end, colour=colour, shape="star")]
     low, high = (np.full(2, fit.elbo.value + s * 2.0 * fit.elbo.se) for s in (-1, 1))
     accepted, back = trace["accepted"].astype(bool), trace["rolled_back"].astype(bool)
     fates = (
@@ -176,9 +176,11 @@ def draws(fit: Any, n: int = _DRAWS) -> Draws:
 
     local = {s.name for s in fit.model.density.local_sites}
     few = isinstance(fit.family, Gaussian) and fit.family.noise_size(fit.model.density) <= KERNELS_UP_TO
+    spent = fit.num_values
     own = _flat(fit.sample(n, corrected=False), local)
     can = few and fit.model.differentiable and bool(np.isfinite(fit.log_ratio).all())
     corrected = _flat(fit.sample(n, corrected=True), local)[2] if can else None
+    fit.num_values = spent  # a picture of the fit is no part of what the fit cost
     return Draws(own[0], own[2], corrected, own[1])
 
 
@@ -311,7 +313,7 @@ def predictive_chart(fit: Any, n: int = 400) -> Chart | None:
     if observed.size <= 40 and made.shape[1] == observed.size:
         low, high = np.quantile(made, [0.05, 0.95], axis=0)
         order = np.arange(observed.size, dtype=float)
-        series = (
+        series: tuple[Series, ...] = (
             Series("replicated, 90%", "bars", order, high, low, colour=4),
             Series("observed", "points", order, observed, colour=1),
         )

@@ -86,15 +86,18 @@
     legend() {
       const bar = html("div", { class: "bar", role: "group", "aria-label": "Series" }, undefined, this.figure);
       this.figure.insertBefore(bar, this.holder.nextSibling);
-      if (this.series.length > 1) this.series.forEach((s, i) => {
+      // Series of one name, a line and its end point, share a button.
+      const first = this.series.filter((s, i) => this.series.findIndex((o) => o.name === s.name) === i);
+      if (first.length > 1) first.forEach((s) => {
         const button = html("button", { type: "button", "aria-pressed": "true" }, undefined, bar);
         const swatch = el("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, button);
         if (s.kind === "points") glyph(s.shape, 7, 7, 4, { fill: colour(s) }, swatch);
         else el("rect", { x: 0, y: s.kind === "band" ? 2 : 5.5, width: 14, height: s.kind === "band" ? 10 : 3, fill: colour(s), opacity: s.kind === "band" ? 0.45 : 1 }, swatch);
         html("span", {}, s.name, button);
         button.addEventListener("click", () => {
-          this.hidden.has(i) ? this.hidden.delete(i) : this.hidden.add(i);
-          button.setAttribute("aria-pressed", String(!this.hidden.has(i)));
+          const on = button.getAttribute("aria-pressed") === "false";
+          this.series.forEach((o, i) => { if (o.name === s.name) on ? this.hidden.delete(i) : this.hidden.add(i); });
+          button.setAttribute("aria-pressed", String(on));
           this.draw();
         });
       });
