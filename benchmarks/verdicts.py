@@ -93,7 +93,7 @@ CASES = [
     (lambda: heavy(1), {}, ("poor",), "tails"),
     (lambda: heavy(5), {}, ("poor",), ""),
     (eight_schools_non_centred, {"max_steps": 20}, ("failed",), "steps"),
-    (conjugate, {"max_steps": 20}, ("failed",), "steps"),
+    (funnel, {"max_steps": 20}, ("failed",), "steps"),
 ]
 
 

@@ -53,8 +53,8 @@ class Thresholds:
     """Where a number begins to cost a grade; pairs are (usable from, poor from) unless said otherwise.
 
     khat
-        Of the importance ratios p/q: Yao et al. 2018 trust q below 0.5, corrected draws below 0.7 (which it
-        must exceed by its own error to be poor).
+        Of the importance ratios p/q: Yao et al. 2018 trust q below 0.5, corrected draws below 0.7; it must
+        exceed them by its own error.
     shift, scale
         Corrected mean minus q's, in q's sd; ratio of sds, either way. Half an sd or twice the sd is visible in any plot.
     outside
@@ -286,7 +286,7 @@ class _Inquiry:
             return
         good, usable = self.limits.khat
         error = (1.0 + max(khat, 0.0)) / np.sqrt(3.0 * np.sqrt(ratios.size))  # of a tail index from that many draws
-        grade = "good" if even or khat <= good else "usable" if khat - error <= usable else "poor"
+        grade = "good" if even or khat - error <= good else "usable" if khat - error <= usable else "poor"
         text = f"Pareto k-hat of the importance weights is {khat:.2f} ± {error:.2f}"
         yield Finding("khat", khat, error, grade, f"{text}, and they are all but equal." if even else f"{text}.")
 

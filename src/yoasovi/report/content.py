@@ -90,7 +90,7 @@ def _elbo_series(fit: Any, name: str, column: str, colour: int, alone: bool) -> 
     trace = fit.trace
     x, y = trace[column], np.where(np.isfinite(trace["elbo"]), trace["elbo"], np.nan)
     span = np.array([x[0], x[-1]], float)
-    out = [Series("running mean" if alone else name, "line", *thin(x, _smooth(y)), colour=colour)]
+    out = [Series("own estimate" if alone else name, "line", *thin(x, _smooth(y, trace["window"])), colour=colour)]
     if not alone:
         # The same name: one button of the legend shows or hides both.
         end = np.array([x[-1]], float), np.array([fit.elbo.value])
@@ -108,10 +108,10 @@ def _elbo_series(fit: Any, name: str, column: str, colour: int, alone: bool) -> 
     return [Series("fresh draws ± 2 se", "band", span, high, low, colour=4), *out, *dots]
 
 
-def _smooth(y: np.ndarray) -> np.ndarray:
-    """Mean over a window that grows with the run: a hundredth of it, at least three rows where there are that many."""
-    width = max(1, min(y.size // 100, 200))
-    if width == 1:
+def _smooth(y: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Mean over a fiftieth of the run, 20 to 500 rows, where rows are single steps; windows are averages already."""
+    width = int(np.clip(y.size // 50, 20, 500))
+    if np.median(size) > 1:
         return y
     filled = np.where(np.isfinite(y), y, np.nanmedian(y))
     total = np.concatenate([[0.0], np.cumsum(filled)])

@@ -185,7 +185,7 @@ def _lead(found: Draws) -> str:
 
 def _several(page: _Page, fits: list[Any], verdicts: list[Any], founds: list[Draws], names: list[str]) -> None:
     page.section(
-        "figures", "Side by side", "Reported is what a run last accepted as its own ELBO. Compare by the ELBO on fresh draws: higher is better."
+        "figures", "Side by side", "Reported: the ELBO that a run last accepted. Compare by fresh draws; higher is better."
     )
     page.add(_comparison(fits, verdicts, names))
     page.section("runs", "The runs")
