@@ -82,6 +82,6 @@ def _pointwise(density, family, fn, inputs, params, seed, i):
     def one(u):
         theta, log_q = family.draw_with_log_q(density, params, u)
         at = family.constrain(density, inputs, theta)
-        return fn({k: v for k, v in at.items()}, inputs.data), family.terms(density, inputs, theta).total() - log_q
+        return fn(at, inputs.data), family.terms(density, inputs, theta).total() - log_q
 
     return jax.lax.map(one, uniform, batch_size=50)

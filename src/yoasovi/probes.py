@@ -196,8 +196,11 @@ class Landscape:
         """Take a closer look at where a climb ended: Laplace's estimate of the mass around it, in q's own units."""
         height, gradient = self.at(x)
         blank = Mode(x, height, -np.inf, float(np.sqrt(np.mean(x**2))), 0.0)
-        if x.size > FULL_UP_TO or not np.isfinite(height):
+        if not np.isfinite(height):
             return blank
+        unit = 0.5 * x.size * np.log(2 * np.pi) + self.volume
+        if x.size > FULL_UP_TO:  # taken to be as wide as q
+            return blank._replace(log_mass=height + unit)
         step = 1e-4
         columns = [(self.at(x + step * e)[1] - gradient) / step for e in np.eye(x.size)]
         curvature = -0.5 * (np.array(columns) + np.array(columns).T)
@@ -209,7 +212,7 @@ class Landscape:
         more = 0.5 * float(np.sum((vectors.T @ gradient) ** 2 / values))
         if more > 1.0 + 0.1 * x.size:  # the climb was cut on its way
             return blank
-        mass = height + more + 0.5 * x.size * np.log(2 * np.pi) - 0.5 * np.log(values).sum() + self.volume
+        mass = height + more + unit - 0.5 * np.log(values).sum()
         return blank._replace(log_mass=float(mass))
 
     def barrier(self, a: Mode, b: Mode) -> float:

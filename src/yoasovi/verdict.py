@@ -327,8 +327,6 @@ class _Inquiry:
             text = f"{climbs} found {many}, {apart[0].barrier:.1f} nats of valley in between."
         elif self.facts.runaway:
             text = f"{climbs} ran away from q, to where log p is high but has no mass: a funnel's neck, or a flat direction."
-        elif self.dim > probes.FULL_UP_TO:
-            text = f"{climbs} were made, but the mass of what they found is not estimated in {self.dim:,} dimensions."
         yield Finding("modes", share, 0.0, "usable" if grade == "good" and self.facts.runaway else grade, text)
 
     def no_search(self) -> Iterator[Finding]:
