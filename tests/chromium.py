@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -20,16 +21,19 @@ class Browser:
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_read, self.out = os.pipe()
         self.into, to_write = os.pipe()
-        # The browser speaks on descriptors 3 and 4; the shell puts our two pipes there.
-        command = (
-            f'exec "$0" --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run '
-            f'--disable-background-networking --user-data-dir="$1" --remote-debugging-pipe about:blank '
-            f"3<&{to_read} 4>&{to_write}"
-        )
-        self.process = subprocess.Popen(
-            ["sh", "-c", command, PATH, self.profile.name], pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        # The browser speaks on descriptors 3 and 4; a few lines put our two pipes there and become the browser.
+        options = (
+            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+            "--disable-background-networking", f"--user-data-dir={self.profile.name}", "--remote-debugging-pipe",
+            "about:blank",
         )  # fmt: skip
+        become = (
+            "import os, sys; from fcntl import F_DUPFD, fcntl; pipes = [fcntl(int(x), F_DUPFD, 10) for x in sys.argv[1:3]]; "
+            "[os.dup2(pipe, place) for place, pipe in enumerate(pipes, 3)]; os.execv(sys.argv[3], sys.argv[3:])"
+        )
+        command = [sys.executable, "-I", "-S", "-c", become, str(to_read), str(to_write), PATH, *options]
+        quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(command, pass_fds=(to_read, to_write), **quiet)
         os.close(to_read)
         os.close(to_write)
         self.buffer, self.count, self.events = b"", 0, []
@@ -45,7 +49,7 @@ class Browser:
         if session == "own":
             message["sessionId"] = self.session
         os.write(self.out, json.dumps(message).encode() + b"\0")
-        while (answer := self._read(30)).get("id") != self.count:
+        while (answer := self._read(120)).get("id") != self.count:
             self.events.append(answer)
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']}")
@@ -75,7 +79,7 @@ class Browser:
         self.events.clear()
         self.ask("Page.navigate", url=f"file://{path}")
         while not self.run("document.readyState === 'complete' && document.documentElement.dataset.ready === '1'"):
-            if time.monotonic() - begin > 30:
+            if time.monotonic() - begin > 120:
                 raise TimeoutError("the page did not get ready")
             time.sleep(0.02)
         return time.monotonic() - begin

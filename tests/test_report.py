@@ -12,9 +12,12 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
+from typer.testing import CliRunner
 
 import chromium
 import yoasovi as yo
+from yoasovi.cli import app, commands
+from yoasovi.cli.runs import Row
 from yoasovi.loop import TurnInfo
 from yoasovi.methods import method
 from yoasovi.progress import Progress
@@ -306,16 +309,25 @@ def test_progress_tells_what_is_known_and_is_silent_without_a_terminal(capsys):
     assert quiet.bar is None and capsys.readouterr() == ("", "")
 
 
-def test_the_command_line_writes_reports(tmp_path):
-    from typer.testing import CliRunner
-
-    from yoasovi.cli import app
-
+def test_the_command_line_writes_reports(fit, tmp_path, monkeypatch):
+    cut = replace(fit, stop_reason=StopReason.MAX_STEPS, num_steps=20, _verdicts={})
+    made = {"yoasovi": fit, "advi": replace(cut, method=replace(fit.method, name="advi"))}
+    monkeypatch.setattr(commands, "run_seeds", lambda model, name, *_: Row(name, [made[name]], [None]))
+    monkeypatch.setattr(commands, "run", lambda model, name, *_: made[name])
     path = tmp_path / "compared.html"
-    args = ["compare", "linear", "--methods", "yoasovi,advi", "--max-steps", "150", "--report", str(path)]
-    result = CliRunner().invoke(app, args)
+    result = CliRunner().invoke(app, ["compare", "linear", "--methods", "yoasovi,advi", "--report", str(path)])
     assert result.exit_code == 0, result.output
     assert f"Report: {path}" in result.output and "advi: failed. More steps" in result.output
     assert path.read_text().count("<details>") == 2 and f"--report {path.name}" in path.read_text()
-    result = CliRunner().invoke(app, ["report", str(tmp_path / "nowhere")])
-    assert result.exit_code == 2
+    result = CliRunner().invoke(app, ["fit", "linear", "--method", "advi", "--json", "--verdict"])
+    verdict = json.loads(result.stdout)["verdict"]
+    assert verdict["grade"] == "failed" and verdict["evidence"]["stopped"]["grade"] == "failed"
+    assert "FAILED: More steps" in CliRunner().invoke(app, ["fit", "linear", "--method", "advi"]).output
+
+
+def test_the_report_of_a_saved_fit_is_written_from_its_folder(fit, tmp_path, monkeypatch):
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "nowhere")]).exit_code == 2
+    monkeypatch.setattr(yo, "load", lambda folder: fit, raising=False)
+    out = tmp_path / "saved.html"
+    result = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(out)])
+    assert result.exit_code == 0 and f"Report: {out}" in result.output and out.is_file()
