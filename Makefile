@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: help demo test test-slow check bench clean
 
 help:
-	@echo "make demo    all methods on a simulated mixture, in a table"
+	@echo "make demo    the default, ADVI and the paper's method on a real posterior: a table, verdicts, a report"
 	@echo "make test    the tests"
 	@echo "make test-slow  the tests left out of make test: minutes of compiling"
 	@echo "make check   ruff, mypy and the tests: what CI runs"
@@ -14,7 +14,7 @@ help:
 	@echo "make clean   remove .venv and caches"
 
 demo: .venv/.ready
-	@$(BIN)/yoasovi compare mixture-3-4 --methods all
+	@$(BIN)/yoasovi compare eight-schools --methods yoasovi,advi,yoasovi-metropolis --report out/demo.html
 
 test: .venv/.ready
 	@$(BIN)/python -m pytest -n 2

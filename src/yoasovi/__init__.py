@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from yoasovi import acceptance, draws, families, gradients, methods, models, tempering
+    from yoasovi.calibration import Calibration, calibrate
     from yoasovi.checkpoint import Checkpoint
     from yoasovi.diagnostics import Estimate
     from yoasovi.factorised import Factorised
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from yoasovi.result import Fit
     from yoasovi.saving import load
     from yoasovi.stopping import StopReason
+    from yoasovi.verdict import Thresholds, Verdict
 
 __version__ = "0.1.0"
 
 # Where each public name lives. They are imported when first used, so that `import yoasovi` and the command line's help
 # start at once, and so that no optional library is touched before it is needed.
 _HOMES = {
+    "Calibration": "calibration",
     "Checkpoint": "checkpoint",
     "Estimate": "diagnostics",
     "Factorised": "factorised",
@@ -33,6 +36,9 @@ _HOMES = {
     "Method": "methods",
     "Model": "model",
     "StopReason": "stopping",
+    "Thresholds": "verdict",
+    "Verdict": "verdict",
+    "calibrate": "calibration",
     "fit": "fitting",
     "from_numpyro": "numpyro",
     "from_pymc": "pymc",
@@ -40,9 +46,9 @@ _HOMES = {
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
-    "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model", "StopReason",
-    "fit", "from_numpyro", "from_pymc", "load", "acceptance", "draws", "families", "gradients", "methods", "models",
-    "tempering",
+    "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model",
+    "StopReason", "Thresholds", "Verdict", "calibrate", "fit", "from_numpyro", "from_pymc", "load", "acceptance", "draws",
+    "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 
 

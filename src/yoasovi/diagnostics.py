@@ -26,6 +26,21 @@ def estimate(draws: np.ndarray) -> Estimate:
     return Estimate(float(draws.mean()), float(draws.std(ddof=1) / np.sqrt(draws.size)))
 
 
+class Loo(NamedTuple):
+    """Leave-one-out cross-validation: expected log predictive density, its standard error, and what it rests on."""
+
+    elpd: float
+    se: float
+    p_loo: float  # effective number of parameters
+    elpd_i: np.ndarray  # (N,)
+    khat_i: np.ndarray  # (N,); above 0.7 that observation's value is not to be trusted
+
+    def __str__(self):
+        bad = int((self.khat_i > 0.7).sum())
+        doubt = f"; k-hat above 0.7 for {bad} of {self.khat_i.size} observations" if bad else ""
+        return f"elpd {self.elpd:,.2f} ± {self.se:.2f}, p_loo {self.p_loo:.2f}{doubt}"
+
+
 def importance_weights(log_ratio: np.ndarray) -> np.ndarray:
     """Normalised weights, the largest truncated at sqrt(S) times the mean (Ionides 2008)."""
     log_ratio = np.where(np.isfinite(log_ratio), log_ratio, -np.inf)
@@ -46,8 +61,9 @@ def pareto_khat(log_ratio: np.ndarray) -> float:
     stats = need("arviz_stats.base", "arviz")
     log_ratio = np.asarray(log_ratio, float)
     log_ratio = log_ratio[np.isfinite(log_ratio)]
-    # arviz-stats takes the negated ratios, as leave-one-out does.
-    return float(stats.array_stats.psislw(-log_ratio)[1])
+    # arviz-stats takes the negated ratios, as leave-one-out does. Equal ratios have no tail, and it divides by its size.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(stats.array_stats.psislw(-log_ratio)[1])
 
 
 def dic(log_likelihood: np.ndarray, at_mean: float) -> float:
@@ -57,3 +73,127 @@ def dic(log_likelihood: np.ndarray, at_mean: float) -> float:
     """
     deviance = -2.0 * float(np.mean(log_likelihood))
     return deviance + (deviance + 2.0 * float(at_mean))
+
+
+def psis(log_ratio: np.ndarray) -> tuple[np.ndarray, float]:
+    """Pareto-smoothed importance weights, summing to one, and their k-hat (Vehtari et al. 2024), by arviz-stats."""
+    from yoasovi.extras import need
+
+    stats = need("arviz_stats.base", "arviz")
+    log_weights, khat = stats.array_stats.psislw(-np.asarray(log_ratio, float))
+    weights = np.exp(log_weights - log_weights.max())
+    return weights / weights.sum(), float(khat)
+
+
+def loo(log_likelihood: np.ndarray, log_ratio: np.ndarray) -> Loo:
+    """PSIS-LOO with draws from q instead of the posterior (Magnusson et al. 2019), by arviz-stats.
+
+    `log_likelihood` is (S, N) at S draws from q, `log_ratio` is log p - log q there, (S,).
+    """
+    from yoasovi.extras import need
+
+    stats = need("arviz_stats.base", "arviz").array_stats
+    each = np.asarray(log_likelihood, float).T[:, None, :]
+    ratio = np.broadcast_to(np.asarray(log_ratio, float), each.shape)
+    elpd_i, khat_i, p_i = stats.loo_approximate_posterior(each, ratio, np.zeros_like(ratio))
+    elpd, se, p_loo, _ = stats.loo_summary(elpd_i, p_i)
+    return Loo(float(elpd), float(se), float(p_loo), np.asarray(elpd_i), np.asarray(khat_i))
+
+
+class Moments(NamedTuple):
+    """Weighted means and standard deviations, and the Monte Carlo error of the means."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    error: np.ndarray
+
+
+def moments(draws: np.ndarray, weights: np.ndarray | None = None) -> Moments:
+    """Moments of draws (S, ...) under normalised weights; the error is the delta method's, sqrt(sum w^2 (x - mean)^2)."""
+    draws = np.asarray(draws, float)
+    weights = np.full(len(draws), 1.0 / len(draws)) if weights is None else np.asarray(weights)
+    mean = np.tensordot(weights, draws, 1)
+    square = (draws - mean) ** 2
+    return Moments(mean, np.sqrt(np.tensordot(weights, square, 1)), np.sqrt(np.tensordot(weights**2, square, 1)))
+
+
+def gap(log_ratio: np.ndarray) -> Estimate:
+    """How far the ELBO is below the evidence, as far as draws from q can tell: log mean p/q - mean log p/q.
+
+    In expectation it is below the true distance, KL(q || p). The error is the delta method's.
+    """
+    log_ratio = np.asarray(log_ratio, float)
+    log_ratio = log_ratio[np.isfinite(log_ratio)]
+    top = log_ratio.max()
+    raw = np.exp(log_ratio - top)
+    influence = raw / raw.mean() - log_ratio
+    value = np.log(raw.mean()) + top - log_ratio.mean()
+    return Estimate(float(value), float(influence.std(ddof=1) / np.sqrt(log_ratio.size)))
+
+
+def gradient_noise(white: np.ndarray) -> float:
+    """Root mean square score in q's own units, per parameter: 0 for every draw where q is the posterior."""
+    return float(np.sqrt(np.mean(np.asarray(white) ** 2)))
+
+
+class Pairwise(NamedTuple):
+    """An estimate for each pair of parameters, with its standard error."""
+
+    value: np.ndarray  # (d, d)
+    error: np.ndarray  # (d, d)
+
+    @property
+    def z(self) -> np.ndarray:
+        return self.value / np.maximum(self.error, 1e-12)
+
+
+def missed_correlations(eps: np.ndarray, white: np.ndarray) -> Pairwise:
+    """Partial correlations that q misses: E[dw_i/deps_j] by Stein's lemma, symmetric, zero diagonal.
+
+    In q's own units the target's precision is I - B, so for a mean-field q the off-diagonal of B is the target's partial
+    correlation itself.
+    """
+    both = _stein(white, eps)
+    value = 0.5 * (both.value + both.value.T)
+    error = 0.5 * (both.error + both.error.T)  # the two halves are far from independent
+    np.fill_diagonal(value, 0.0)
+    return Pairwise(value, error)
+
+
+def changing_scales(eps: np.ndarray, white: np.ndarray) -> Pairwise:
+    """By how much one sd of parameter i changes the precision of parameter j: entry (i, j) = -E[d h_jj/d eps_i].
+
+    By Stein's lemma it is the mean of w_j eps_j eps_i. A funnel has it large off the diagonal; the diagonal is skewness.
+    Scores are cut at several times their median size: in a funnel's neck they have no variance.
+    """
+    size = np.median(np.abs(white), 0)
+    cut = np.clip(white, -8.0 * size, 8.0 * size)
+    even = _stein(cut * eps, eps)
+    return Pairwise(even.value.T, even.error.T)
+
+
+def _stein(x: np.ndarray, eps: np.ndarray) -> Pairwise:
+    """Means of x_i eps_j over mirrored pairs of draws, and their standard errors."""
+    n = len(x)
+    first, second = x[0::2], x[1::2]
+    half = 0.5 * (first - second)  # mirrored: eps changes sign
+    value = half.T @ eps[0::2] / (n // 2)
+    square = (half**2).T @ eps[0::2] ** 2 / (n // 2)
+    error = np.sqrt(np.maximum(square - value**2, 0.0) / max(n // 2 - 1, 1))
+    return Pairwise(value, error)
+
+
+class Agreement(NamedTuple):
+    """How many of several restarts found the best ELBO, and how far below it the median one ended."""
+
+    best: int
+    total: int
+    behind: float
+
+
+def agreement(elbos: list[Estimate], within: float = 0.1) -> Agreement:
+    """Compare restarts by the ELBOs they reached; `within` is in nats, on top of two standard errors."""
+    values = np.array([e.value for e in elbos])
+    top = elbos[int(np.argmax(values))]
+    slack = within + 2.0 * np.hypot([e.se for e in elbos], top.se)
+    return Agreement(int((values >= top.value - slack).sum()), len(elbos), float(top.value - np.median(values)))

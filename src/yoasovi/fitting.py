@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import sys
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from yoasovi.methods import Method, method as named
 from yoasovi.model import Model
 from yoasovi.nonfinite import Nonfinite, explain, search
 from yoasovi.optimizers import Natural
+from yoasovi.progress import Progress
 from yoasovi.result import Fit, Seconds, fresh_ratios
 from yoasovi.start import COLD_TRUST, Begin, cold_start, own_start, prior_draw, warm_start
 from yoasovi.stopping import StopReason
@@ -250,7 +250,7 @@ def _run(model, method, program, clock, options, interrupts, store, state, trace
         numbers = {**costs._asdict(), "seconds": (clock.compile, clock.run), "origin": origin}
         store.write(int(np.max(state.step)), state, trace.arrays(), numbers)
 
-    with _progress(options.progress, method, options.max_steps) as show:
+    with Progress(options.progress, method, options.max_steps) as show:
         while running() and not interrupts.asked:
             chunk, args = prepare(clock, _run_all, (program, turns), inputs, options.seed, state, options.max_steps)
             begin = clock.run
@@ -340,32 +340,3 @@ def _detail(model, family, reason: StopReason, state, options: Options) -> str:
     if reason == StopReason.INTERRUPTED:
         return "With checkpoint=FOLDER (--checkpoint FOLDER) a run can be resumed."
     return ""
-
-
-class _progress:
-    """Live progress where there is a terminal (or when asked for), silence elsewhere."""
-
-    def __init__(self, wanted, method, max_steps):
-        self.bar = None
-        if wanted or (wanted is None and sys.stderr.isatty()):
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn()
-            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self.task = self.bar.add_task(method.name, total=max_steps, said="compiling")
-
-    def __enter__(self):
-        if self.bar:
-            self.bar.start()
-        return self.show
-
-    def __exit__(self, *_):
-        if self.bar:
-            self.bar.stop()
-
-    def show(self, state, info):
-        if self.bar:
-            step, gain = int(np.max(state.step)), info.elbo[0][info.window[0] > 0]
-            said = f"step {step:,}" + (f"  ELBO draw {gain[-1]:,.2f}" if gain.size else "")
-            self.bar.update(self.task, completed=step, said=said)

@@ -128,6 +128,8 @@ class Model:
         Function of a key giving the point, on the sites' own supports, where the means of q begin.
     deterministics
         Function of (params, data) giving further quantities that samples should carry.
+    predictive
+        Function of (key, params, data) that draws new observations, for `Fit.predict`.
 
     Examples
     --------
@@ -145,6 +147,7 @@ class Model:
     log_marginal: Callable[[Params, Any], jax.Array] | None = None
     start: Callable[[jax.Array], Params] | None = None
     deterministics: Callable[[Params, Any], Params] | None = None
+    predictive: Callable[[jax.Array, Params, Any], Any] | None = None
     default_family: Any = None
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None

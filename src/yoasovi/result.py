@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +16,16 @@ from yoasovi import diagnostics
 from yoasovi.acceptance import open_uniform
 from yoasovi.compiling import Clock, as_arrays, call, precision
 from yoasovi.correction import KERNELS_UP_TO, pool
-from yoasovi.diagnostics import Estimate
+from yoasovi.diagnostics import Estimate, Loo
 from yoasovi.errors import check, positive_integer
 from yoasovi.families import Gaussian
 from yoasovi.gradients import Problem
 from yoasovi.model import Model
 from yoasovi.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
+
+if TYPE_CHECKING:
+    from yoasovi.verdict import Thresholds, Verdict
 
 _BLOCK = 1000  # draws per compiled call
 
@@ -63,6 +67,7 @@ class Fit:
     nonfinite: Nonfinite = field(default_factory=Nonfinite)  # `num_nonfinite` by kind
     stop_detail: str = ""  # more on how the fit ended: what broke, or how to resume
     kept: dict[str, np.ndarray] | None = None  # draws that stand in for the model, in a fit loaded without it
+    _verdicts: dict[Any, Verdict] = field(default_factory=dict, repr=False, compare=False)
 
     def sample(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> dict[str, np.ndarray]:
         """Draw from the approximation, on the constrained scale.
@@ -134,6 +139,55 @@ class Fit:
         """Pareto k-hat of the importance ratios p/q; above 0.7 they, and probably q, are not to be trusted."""
         return diagnostics.pareto_khat(self.log_ratio)
 
+    def diagnose(
+        self, thresholds: Thresholds | None = None, *, draws: int | None = None, starts: int = 16, **limits
+    ) -> Verdict:
+        """Grade the fit: good, usable, poor or failed, with the evidence and the next thing to try.
+
+        This evaluates log p beyond the fit's own draws: scores at q, heavy-tailed proposals around it, and climbs from
+        `starts` scattered places to find other modes. What that cost is in the verdict. A poor or failed fit also warns.
+
+        Parameters
+        ----------
+        thresholds, **limits
+            Where each number begins to cost a grade: see `yoasovi.verdict.Thresholds`, whose fields may be given by name.
+        draws
+            From the heavy-tailed proposals; by default 4,000, fewer where log p is a function called from outside.
+        """
+        from yoasovi.verdict import Thresholds, diagnose
+
+        key = (thresholds, draws, starts, tuple(sorted(limits.items())))
+        if key not in self._verdicts:
+            chosen = replace(thresholds or Thresholds(), **limits)
+            self._verdicts[key] = found = diagnose(self, chosen, draws, starts, self.seed)
+            if found.grade in ("poor", "failed"):
+                warnings.warn(f"{self.model.name}: {found.grade} fit. {found.advice}", stacklevel=2)
+        return self._verdicts[key]
+
+    def loo(self, n: int = 2000, seed: int = 0) -> Loo:
+        """Leave-one-out cross-validation with draws from q (`diagnostics.loo`); needs the `arviz` extra."""
+        from yoasovi.predictive import pointwise
+
+        return diagnostics.loo(*pointwise(self, n, seed))
+
+    def predict(self, data: Any = None, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
+        """Draw from the posterior predictive; see `yoasovi.predictive.predict`."""
+        from yoasovi.predictive import predict
+
+        return predict(self, data, n, seed, corrected)
+
+    def plot(self, kind: str = "all", **options) -> Any:
+        """Draw the fit with matplotlib and give the figure; see `yoasovi.report.plots.plot`."""
+        from yoasovi.report.plots import plot
+
+        return plot(self, kind, **options)
+
+    def report(self, path: Any = "report.html", title: str | None = None) -> Path:
+        """Write one self-contained HTML file about the fit, verdict first; give its path."""
+        from yoasovi.report.html import write
+
+        return write([self], path, title)
+
     def dic(self, n: int = 1000, seed: int = 0) -> float:
         """Deviance information criterion, local latents summed out where the model says how."""
         fn = self.model.log_marginal or self.model.log_likelihood
@@ -160,9 +214,10 @@ class Fit:
 
         return to_datatree(self, n, seed, corrected)
 
-    def summary(self) -> str:
-        """A table of means, standard deviations and quantiles, with what is known of the fit above it."""
+    def summary(self, verdict: bool = True) -> str:
+        """The verdict, what is known of the fit, and a table of means, standard deviations and quantiles."""
         lines = [
+            *([str(self.diagnose())] if verdict else []),
             f"{self.model.name}: {self.method.name}, {self.family.name} ({self.family_reason})",
             f"ELBO {self.elbo} on fresh draws; {self.stop_reason} {self.stop_detail}".rstrip(),
             f"{self.num_steps:,} steps, {self.num_gradients:,} gradients, {self.num_values:,} values, "

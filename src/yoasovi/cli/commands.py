@@ -13,7 +13,7 @@ import typer
 from yoasovi.cli.data import given_data
 from yoasovi.cli.errors import OneLineErrors
 from yoasovi.cli.models import BUILT_INS, find_model
-from yoasovi.cli.runs import Row, as_json, dic, optimum, run, run_seeds
+from yoasovi.cli.runs import Row, as_json, dic, optimum, quiet_warnings, run, run_seeds, verdict_json, write_report
 from yoasovi.cli.settings import read_settings
 from yoasovi.cli.tables import console, footnotes, print_notes, print_rows
 
@@ -71,6 +71,7 @@ EverySeconds = Annotated[float, typer.Option(metavar="S", help="Seconds between 
 EverySteps = Annotated[int | None, typer.Option(metavar="N", help="Also write a checkpoint after so many iterations.")]
 Save = Annotated[str | None, typer.Option("--save", metavar="DIR", help="Write the fit to this folder, for yoasovi.load.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No live progress (there is none where stderr is no terminal).")]
+Report = Annotated[str | None, typer.Option("--report", metavar="FILE.html", help="Also write a report: one HTML file.")]
 
 
 # ---- commands --------------------------------------------------------------------------------------------
@@ -133,6 +134,10 @@ def fit(
     checkpoint_seconds: EverySeconds = 10.0,
     checkpoint_steps: EverySteps = None,
     save: Save = None,
+    verdict: Annotated[
+        bool | None, typer.Option("--verdict/--no-verdict", help="Say how good the answer is; by default unless --json.")
+    ] = None,
+    report_: Report = None,
 ):
     """Fit a model and say how good the answer is."""
     settings = read_settings(set_, [method])[method]
@@ -152,8 +157,13 @@ def fit(
             answer.save(save)
         row = Row(method, [answer], [dic(answer)])
     best = optimum(found)
+    with redirect_stdout(sys.stderr), quiet_warnings():
+        more: dict = {} if report_ is None else {"report": str(answer.report(report_, model))}
+        if verdict or report_ or (verdict is None and not json_):
+            more["verdict"] = answer.diagnose()
     if json_:
-        print(json.dumps({"model": model, **as_json(answer, row.dics[0], best)}))
+        told = {k: verdict_json(v) if k == "verdict" else v for k, v in more.items()}
+        print(json.dumps({"model": model, **as_json(answer, row.dics[0], best), **told}))
         raise typer.Exit(130 if row.interrupted else 0)
     terminal = console()
     terminal.print(f"{model}: {answer.family.name} ({answer.family_reason})", highlight=False, soft_wrap=True)
@@ -161,8 +171,12 @@ def fit(
     print_notes(terminal, [f"{answer.stop_reason} {answer.stop_detail}", *footnotes(model, [row], best, restarts)])
     if answer.num_nonfinite:
         print_notes(terminal, [f"{answer.num_nonfinite:,} draws were not finite and were refused: {answer.nonfinite}."])
+    if "verdict" in more:
+        print(f"\n{more['verdict']}")
     if summary:
-        print("\n".join(["", *answer.summary().splitlines()[3:]]))
+        print("\n".join(["", *answer.summary(verdict=False).splitlines()[3:]]))
+    if report_:
+        print(f"\nReport: {more['report']}")
     raise typer.Exit(130 if row.interrupted else 0)
 
 
@@ -178,6 +192,7 @@ def compare(
     set_: Set = None,
     json_: Json = False,
     quiet: Quiet = False,
+    report_: Report = None,
 ):
     """Run several methods on one model and put them in a table."""
     from yoasovi.errors import positive_integer
@@ -199,9 +214,36 @@ def compare(
         if rows[-1].interrupted:
             break
     best = next((optimum(found) for found in models.values() if found.optimum), None)
+    with redirect_stdout(sys.stderr):
+        written = None if report_ is None else write_report(model, rows, report_)
     if json_:
-        print(json.dumps({"model": model, "optimum": best, "methods": [x for row in rows for x in row.as_json(best)]}))
+        found = {"model": model, "optimum": best, "methods": [x for row in rows for x in row.as_json(best)]}
+        print(json.dumps(found if written is None else {**found, "report": str(written[0])}))
         return
     terminal = console()
     print_rows(terminal, rows, best, seeds)
     print_notes(terminal, footnotes(model, rows, best, restarts, seeds))
+    if written is not None:
+        print("\n".join(["", *written[1], f"Report: {written[0]}"]))
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN_DIR", help="A folder that `fit.save` wrote.")],
+    out: Annotated[str, typer.Option(metavar="FILE.html", help="Where to write the report.")] = "report.html",
+):
+    """Write the report of a saved fit: one HTML file that needs nothing else."""
+    from pathlib import Path
+
+    import yoasovi
+
+    if not Path(run).is_dir():
+        raise ValueError(f"no folder {run}: give one that `fit.save` wrote.")
+    load = getattr(yoasovi, "load", None)
+    if load is None:
+        raise NotImplementedError("this version cannot load saved fits.")
+    answer = load(run)
+    with redirect_stdout(sys.stderr):
+        path = answer.report(out)
+        verdict = answer.diagnose()
+    print(f"{verdict.grade}: {verdict.advice}\nReport: {path}")

@@ -6,7 +6,10 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoasovi.cli.errors import one_line
@@ -74,6 +77,39 @@ def run(model: Model, method: str, seed: int, quiet: bool, options: dict[str, An
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(f"yoasovi: {message}", file=sys.stderr)
         return fit(model, method, seed=seed, progress=False if quiet else None, **options)
+
+
+@contextmanager
+def quiet_warnings() -> Iterator[None]:
+    """Leave out the warning of a poor fit where the verdict itself is printed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def verdict_json(verdict: Any) -> dict[str, Any]:
+    """Give a verdict as plain numbers and sentences."""
+    finite = lambda x: float(x) if math.isfinite(x) else None
+    evidence = {
+        k: {"value": finite(f.value), "error": finite(f.error), "grade": f.grade, "sentence": f.sentence}
+        for k, f in verdict.evidence.items()
+    }
+    return {"grade": verdict.grade, "advice": verdict.advice, "evidence": evidence}
+
+
+def write_report(model: str, rows: list[Row], path: str) -> tuple[str, list[str]]:
+    """Write one report about the first fit of every method; give its path and a line on each verdict."""
+    from yoasovi.report.html import write
+
+    ran = [row for row in rows if row.fits]
+    if not ran:
+        raise ValueError("--report has nothing to show: no method could run.")
+    names = [row.method for row in ran]
+    rerun = f"yoasovi compare {model} --methods {','.join(names)} --seed {ran[0].fits[0].seed} --report {Path(path).name}"
+    with quiet_warnings():
+        written = write([row.fits[0] for row in ran], path, model, rerun, names)
+        verdicts = [row.fits[0].diagnose() for row in ran]
+    return str(written), [f"{name}: {v.grade}. {v.advice}" for name, v in zip(names, verdicts, strict=True)]
 
 
 def dic(fit: Fit) -> float | None:

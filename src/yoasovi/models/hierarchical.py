@@ -62,7 +62,7 @@ def HierarchicalNormal(
         prior["offset"] = dist.Normal(np.zeros(size), np.ones(size)).to_event(1)
     return Model(
         prior=prior, log_likelihood=GroupNormal(centered), data=data, name="hierarchical normal",
-        log_marginal=GroupNormal(False) if centered else None,
+        log_marginal=GroupNormal(False) if centered else None, predictive=group_predictive,
     )  # fmt: skip
 
 
@@ -71,6 +71,12 @@ def group_means(draws: Mapping[str, Any]) -> np.ndarray:
     if "theta" in draws:
         return np.asarray(draws["theta"])
     return np.asarray(draws["mu"])[:, None] + np.asarray(draws["tau"])[:, None] * np.asarray(draws["offset"])
+
+
+def group_predictive(key: jax.Array, params: Params, data: Any) -> jax.Array:
+    """Draw y_i ~ N(theta_g(i), sd_i^2) from the groups that are there."""
+    theta = params["theta"] if "theta" in params else params["mu"] + params["tau"] * params["offset"]
+    return dist.Normal(theta[data["group"]], data["sd"] if "sd" in data else params["sigma"]).sample(key)
 
 
 @dataclass(frozen=True)

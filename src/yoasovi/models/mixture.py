@@ -85,13 +85,17 @@ def GaussianMixture(
     summed = LabelsSummedOut(component)
     start = RandomRows(known.y, k, None if covariance == "known" else sd)
     if not latent:
-        return Model(prior=prior, log_likelihood=summed, data=known.y, name="gaussian mixture", start=start)
+        return Model(
+            prior=prior, log_likelihood=summed, data=known.y, name="gaussian mixture", start=start,
+            predictive=MixtureDraw(component),
+        )  # fmt: skip
     closed = covariance == "known" and not learned
     return Model(
         prior=prior, log_likelihood=LabelsGiven(component), data=known.y, name="gaussian mixture", start=start,
         local={"z": LabelLaw() if learned else dist.Categorical(np.full(k, 1.0 / k))}, log_marginal=summed,
         default_family=Factorised(tuple(zip(("mu", "z"), _FACTORS[parameters], strict=True))),
         exact_elbo=known.exact_elbo if closed else None, optimum=known.optimum if closed else None,
+        predictive=MixtureDraw(component),
     )  # fmt: skip
 
 
@@ -142,6 +146,36 @@ class LabelsSummedOut:
         if "weights" in params:
             return logsumexp(each + jnp.log(params["weights"])[None], axis=-1)
         return logsumexp(each, axis=-1) - np.log(each.shape[-1])
+
+
+def responsibilities(component: Component, params: Params, y: np.ndarray) -> np.ndarray:
+    """Give the probability of each component for each observation at given parameters, shape (N, K)."""
+    with precision():
+        own: Params = {k: jnp.asarray(params[k])[None] for k in ("mu", "sd", "corr_factor") if k in params}
+        each = component(jnp.asarray(y)[:, None, :], own)
+        logits = np.asarray(each) + (np.log(params["weights"]) if "weights" in params else 0.0)
+    return np.exp(_log_softmax(logits))
+
+
+@dataclass(frozen=True)
+class MixtureDraw:
+    """Draws as many new observations as there are data, each with a label of its own."""
+
+    component: Component
+
+    def __call__(self, key: jax.Array, params: Params, data: jax.Array) -> jax.Array:
+        """Give new observations, shape (N, p)."""
+        k_label, k_noise = jax.random.split(key)
+        mu = params["mu"]
+        weights = params.get("weights", jnp.full(len(mu), 1.0 / len(mu)))
+        z = jax.random.categorical(k_label, jnp.log(weights), shape=(len(data),))
+        white = jax.random.normal(k_noise, (len(data), mu.shape[-1]), mu.dtype)
+        if self.component.covariance != "known":
+            if self.component.covariance == "full":
+                white = jnp.einsum("nij,nj->ni", params["corr_factor"][z], white)
+            return mu[z] + params["sd"][z] * white
+        whitener = np.asarray(self.component.whitener)
+        return mu[z] + (white / whitener if whitener.ndim == 1 else white @ jnp.asarray(np.linalg.inv(whitener).T))
 
 
 @jax.tree_util.register_static

@@ -50,7 +50,7 @@ def NeuralNetwork(
     prior["noise"] = dist.Uniform(0.0, float(max_noise))
     return Model(
         prior=prior, log_likelihood=NetworkNormal(len(hidden) + 1), data={"X": X, "y": y}, name="neural network",
-        start=SmallWeights(tuple(shapes.items())),
+        start=SmallWeights(tuple(shapes.items())), predictive=NetworkDraw(NetworkNormal(len(hidden) + 1)),
     )  # fmt: skip
 
 
@@ -72,6 +72,17 @@ class NetworkNormal:
     def __call__(self, params: Params, data: Any) -> jax.Array:
         """Give the log density of each y_i, shape (N,)."""
         return dist.Normal(self.mean(params, data["X"]), params["noise"]).log_prob(data["y"])
+
+
+@dataclass(frozen=True)
+class NetworkDraw:
+    """Draws y_i ~ N(f(x_i), noise^2)."""
+
+    network: NetworkNormal
+
+    def __call__(self, key: jax.Array, params: Params, data: Any) -> jax.Array:
+        """Give new observations, shape (N,)."""
+        return dist.Normal(self.network.mean(params, data["X"]), params["noise"]).sample(key)
 
 
 @dataclass(frozen=True)

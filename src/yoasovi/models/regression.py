@@ -45,7 +45,7 @@ def LinearRegression(
     positive_number("noise_scale", owner, noise_scale)
     prior = _priors(owner, X, prior_scale, intercept) | {"noise": NOISE_PRIORS[noise_prior](float(noise_scale))}
     begin = {"intercept": float(y.mean()), "noise": float(y.std()) or float(noise_scale)}
-    return _regression("linear regression", prior, normal_likelihood, {"X": X, "y": y}, begin)
+    return _regression("linear regression", prior, normal_likelihood, normal_predictive, {"X": X, "y": y}, begin)
 
 
 def LogisticRegression(X: Any, y: Any, prior_scale: float = 2.5, *, intercept: bool = True) -> Model:
@@ -58,7 +58,7 @@ def LogisticRegression(X: Any, y: Any, prior_scale: float = 2.5, *, intercept: b
     X, y = design(owner, X, y)
     check(np.isin(y, (0.0, 1.0)).all(), "y", owner, "0 or 1", f"values {np.unique(y)[:6]}")
     prior = _priors(owner, X, prior_scale, intercept)
-    return _regression("logistic regression", prior, bernoulli_likelihood, {"X": X, "y": y})
+    return _regression("logistic regression", prior, bernoulli_likelihood, bernoulli_predictive, {"X": X, "y": y})
 
 
 def PoissonRegression(X: Any, y: Any, prior_scale: float = 2.5, *, exposure: Any = 1.0, intercept: bool = True) -> Model:
@@ -74,7 +74,8 @@ def PoissonRegression(X: Any, y: Any, prior_scale: float = 2.5, *, exposure: Any
     exposure = positive("exposure", owner, exposure, y.shape)
     data = {"X": X, "y": y, "log_exposure": np.log(exposure), "log_factorial": gammaln(y + 1.0)}
     begin = {"intercept": float(np.log((y.sum() + 0.5) / exposure.sum()))}
-    return _regression("poisson regression", _priors(owner, X, prior_scale, intercept), poisson_likelihood, data, begin)
+    prior = _priors(owner, X, prior_scale, intercept)
+    return _regression("poisson regression", prior, poisson_likelihood, poisson_predictive, data, begin)
 
 
 def predictor(params: Params, X: jax.Array) -> jax.Array:
@@ -87,10 +88,25 @@ def normal_likelihood(params: Params, data: Any) -> jax.Array:
     return dist.Normal(predictor(params, data["X"]), params["noise"]).log_prob(data["y"])
 
 
+def normal_predictive(key: jax.Array, params: Params, data: Any) -> jax.Array:
+    """Draw y_i ~ N(a + x_i b, noise^2)."""
+    return dist.Normal(predictor(params, data["X"]), params["noise"]).sample(key)
+
+
 def bernoulli_likelihood(params: Params, data: Any) -> jax.Array:
     """Give y_i log p_i + (1 - y_i) log(1 - p_i), stable for large predictors."""
     eta = predictor(params, data["X"])
     return data["y"] * eta - jax.nn.softplus(eta)
+
+
+def bernoulli_predictive(key: jax.Array, params: Params, data: Any) -> jax.Array:
+    """Draw y_i, 0 or 1."""
+    return dist.Bernoulli(logits=predictor(params, data["X"])).sample(key)
+
+
+def poisson_predictive(key: jax.Array, params: Params, data: Any) -> jax.Array:
+    """Draw counts; exposures are 1 where the data have none."""
+    return dist.Poisson(jnp.exp(predictor(params, data["X"]) + data.get("log_exposure", 0.0))).sample(key)
 
 
 def poisson_likelihood(params: Params, data: Any) -> jax.Array:
@@ -118,7 +134,9 @@ def _priors(owner: str, X: np.ndarray, prior_scale: float, intercept: bool) -> d
     return ({"intercept": dist.Normal(0.0, scale)} if intercept else {}) | coefficients
 
 
-def _regression(name: str, prior: dict, likelihood: Callable, data: dict, begin: dict[str, float] | None = None) -> Model:
+def _regression(
+    name: str, prior: dict, likelihood: Callable, predictive: Callable, data: dict, begin: dict[str, float] | None = None
+) -> Model:
     given = {k: v for k, v in (begin or {}).items() if k in prior}
     start = Begin(tuple(given.items())) if given else None
-    return Model(prior=prior, log_likelihood=likelihood, data=data, name=name, start=start)
+    return Model(prior=prior, log_likelihood=likelihood, predictive=predictive, data=data, name=name, start=start)

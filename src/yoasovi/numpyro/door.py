@@ -22,6 +22,7 @@ from yoasovi.numpyro.checks import check_improper, check_looks
 from yoasovi.numpyro.laws import as_categorical, in_numpy, is_improper, kernel
 from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, in_full, look_once, touched
 from yoasovi.numpyro.naming import labels_of
+from yoasovi.numpyro.predictive import Predictive
 from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogObservations, LogTerms, Replay, Slot, Source
 
 # What `Factorised` has a law for; where there are discrete sites, those of all other supports are unconstrained first.
@@ -72,6 +73,7 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
             log_marginal=LogObservations(replay) if not replay.local or replay.choices else None,
             data=data,
             deterministics=Deterministics(replay) if replay.has_deterministics else None,
+            predictive=Predictive(source, replay),
             start=PriorDraw(source) if discrete else None,  # labels need a start that tells them apart
             name=_name(model_fn),
             labels=labels_of(looks[0], replay),

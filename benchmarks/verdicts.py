@@ -1,0 +1,148 @@
+"""Verdicts on fits whose quality is known beforehand, over many seeds: a table of grades, and every false "good".
+
+    python benchmarks/verdicts.py [--seeds 20] [--out benchmarks/results]
+"""
+
+import argparse
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+import yoasovi as yo
+
+REAL = constraints.real
+EFFECTS, ERRORS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+
+def conjugate():
+    """Linear regression with known noise: the posterior is Gaussian."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 3))
+    y = X @ np.array([1.0, -1.0, 0.5]) + rng.normal(size=30)
+    return yo.Model(
+        prior={"w": dist.Normal(np.zeros(3), 1.0).to_event(1)}, data={"X": X, "y": y}, name="conjugate Gaussian",
+        log_likelihood=lambda p, d: dist.Normal(d["X"] @ p["w"], 1.0).log_prob(d["y"]),
+    )  # fmt: skip
+
+
+def correlated():
+    """Two parameters with correlation 0.95."""
+    precision = np.linalg.inv(np.array([[1.0, 0.95], [0.95, 1.0]]))
+    return density("correlated Gaussian", lambda x: -0.5 * x @ precision @ x, 2)
+
+
+def eight_schools():
+    """Centred: the scale of the effects depends on tau."""
+    return yo.models.HierarchicalNormal(EFFECTS, sd=ERRORS, centered=True)
+
+
+def eight_schools_non_centred():
+    """The same posterior, reparameterised."""
+    return yo.models.HierarchicalNormal(EFFECTS, sd=ERRORS)
+
+
+def funnel(d=9):
+    """Neal's funnel."""
+
+    def log_p(p):
+        return dist.Normal(0.0, 3.0).log_prob(p["v"]) + dist.Normal(0.0, jnp.exp(p["v"] / 2)).log_prob(p["x"]).sum()
+
+    return yo.Model.from_log_density(log_p, {"v": REAL, "x": REAL}, {"x": (d,)}, name=f"Neal's funnel, {d + 1} parameters")
+
+
+def bimodal(half_gap, d=1, share=0.5):
+    """Two unit Gaussians."""
+    centre = np.zeros(d)
+    centre[0] = half_gap
+
+    def log_p(x):
+        up, down = -0.5 * jnp.sum((x - centre) ** 2), -0.5 * jnp.sum((x + centre) ** 2)
+        return jnp.logaddexp(np.log(share) + up, np.log(1 - share) + down)
+
+    return density(f"bimodal, ±{half_gap:g} in {d}-D, {share:.0%}", log_p, d)
+
+
+def heavy(d):
+    """Independent t with 2 degrees of freedom."""
+    return density(f"t with 2 d.o.f. in {d}-D", lambda x: dist.StudentT(2.0).log_prob(x).sum(), d)
+
+
+def density(name, fn, d):
+    return yo.Model.from_log_density(lambda p: fn(p["x"]), {"x": REAL}, {"x": (d,)}, name=name)
+
+
+# (model, options of fit, grades that are right, a word the advice must have)
+CASES = [
+    (conjugate, {}, ("good",), ""),
+    (correlated, {"family": "mean_field"}, ("usable", "poor"), "full-rank"),
+    (correlated, {"family": "full_rank"}, ("good",), ""),
+    (eight_schools, {}, ("poor",), "reparameterise"),
+    (eight_schools_non_centred, {}, ("usable", "good"), ""),
+    (funnel, {}, ("poor",), "reparameterise"),
+    (lambda: funnel(1), {}, ("poor",), "reparameterise"),
+    (lambda: bimodal(4.0), {}, ("poor",), "modes"),
+    (lambda: bimodal(2.0), {}, ("poor",), "modes"),
+    (lambda: bimodal(10.0, 2), {}, ("poor",), "modes"),
+    (lambda: bimodal(4.0, 5, 0.8), {}, ("poor",), "modes"),
+    (lambda: heavy(1), {}, ("poor",), "tails"),
+    (lambda: heavy(5), {}, ("poor",), ""),
+    (eight_schools_non_centred, {"max_steps": 20}, ("failed",), "steps"),
+    (funnel, {"max_steps": 20}, ("failed",), "steps"),
+]
+
+
+def judge(case, seeds):
+    """Fit and grade once per seed; one line of the table, and how many false goods and wrong grades there were."""
+    build, options, right, word = case
+    model, grades, said, seconds, spent = build(), Counter(), 0, [], []
+    for seed in seeds:
+        fit = yo.fit(model, seed=seed, progress=False, **options)
+        begin = time.perf_counter()
+        verdict = fit.diagnose()
+        seconds.append(time.perf_counter() - begin)
+        spent.append((verdict.num_gradients, verdict.num_values))
+        grades[verdict.grade] += 1
+        said += verdict.grade in right and word in verdict.advice.lower()
+    wrong = sum(n for g, n in grades.items() if g not in right)
+    what = ", ".join(f"{k}={v}" for k, v in options.items())
+    gradients, values = np.median(spent, 0)
+    line = (
+        f"| {model.name}{f' ({what})' if what else ''} | {' or '.join(right)} | "
+        + " | ".join(str(grades[g] or "·") for g in ("good", "usable", "poor", "failed"))
+        + f" | {said}/{len(seeds)} | {gradients:,.0f} | {values:,.0f} | {np.median(seconds):.1f} |"
+    )
+    return line, grades["good"] if "good" not in right else 0, wrong
+
+
+def main():
+    args = argparse.ArgumentParser()
+    args.add_argument("--seeds", type=int, default=20)
+    args.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    args = args.parse_args()
+    warnings.simplefilter("ignore")
+    lines = [
+        "| fit | right | good | usable | poor | failed | right grade and advice | gradients | values | s |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    false_good = wrong = runs = 0
+    for case in CASES:
+        line, goods, missed = judge(case, range(args.seeds))
+        lines.append(line)
+        false_good, wrong, runs = false_good + goods, wrong + missed, runs + args.seeds
+        print(line, flush=True)
+    said = f'{runs} runs: {false_good} false "good", {wrong} grades that are not among the right ones.'
+    print(said)
+    head = f"`python benchmarks/verdicts.py --seeds {args.seeds}`, yoasovi {yo.__version__}\n\n"
+    notes = "Gradients, values and seconds (compiled, wall clock) are those of the verdict alone, medians over seeds.\n"
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "verdicts.md").write_text(head + "\n".join(lines) + f"\n\n{said} {notes}")
+
+
+if __name__ == "__main__":
+    main()

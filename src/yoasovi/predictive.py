@@ -1,0 +1,87 @@
+"""What the model says of data, given the fit: posterior predictive draws, and each observation's log likelihood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from yoasovi.compiling import Clock, as_arrays, call, precision
+from yoasovi.errors import check, positive_integer
+from yoasovi.model import HostDensity, WholeDensity
+
+_BLOCK = 250  # draws per compiled call
+
+
+def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
+    """Draw new observations: for each of `n` draws of the parameters, one data set.
+
+    Parameters
+    ----------
+    data
+        None: where the model's own data are. Otherwise what takes its place: for regressions and networks {"X": ...}
+        (and "log_exposure" for Poisson), for hierarchical models {"group": ..., "sd": ...}; for a NumPyro model its
+        arguments by name, observed ones as None, as `numpyro.infer.Predictive` wants them.
+    n, seed, corrected
+        As in `Fit.sample`.
+
+    Returns
+    -------
+    Array (n, N), or a dict of arrays by site for models with named observations (NumPyro, PyMC).
+    """
+    positive_integer("n", "predict", n)
+    rule = fit.model.predictive
+    if rule is None:
+        raise ValueError(
+            f"`predict` needs `predictive` of `Model`, a function of (key, params, data); {fit.model.name} has none."
+        )
+    draws = fit.sample(n, seed, corrected)
+    by_name = getattr(rule, "with_arguments", None)
+    if data is not None and by_name is not None:
+        check(isinstance(data, dict), "data", "predict", "a dict of the model function's arguments", data)
+        return by_name(seed, draws, data)
+    inputs = as_arrays(fit.model.data if data is None else data)
+    with precision():
+        blocks = []
+        for i in range(0, n, _BLOCK):
+            some = jax.tree.map(lambda x, i=i: _padded(x[i : i + _BLOCK]), draws)
+            blocks.append(call(Clock(), _predict, (rule,), inputs, some, seed, i))
+        return jax.tree.map(lambda *x: np.concatenate([np.asarray(b) for b in x])[:n], *blocks)
+
+
+def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Give log p(y_i | theta), shape (n, N), and log p - log q, shape (n,), at the same draws from q."""
+    positive_integer("n", "loo", n)
+    model, local = fit.model, fit.model.density.local_sites
+    fn = model.log_marginal or model.log_likelihood
+    if isinstance(fn, WholeDensity | HostDensity) or (local and model.log_marginal is None):
+        raise ValueError(f"`loo` needs a likelihood by observation; {model.name} has none (give `log_marginal` of `Model`).")
+    static, inputs = (model.density, fit.family, fn), as_arrays(model.inputs)
+    with precision():
+        blocks = [call(Clock(), _pointwise, static, inputs, fit.params, seed, i) for i in range(-(-n // _BLOCK))]
+    each, ratio = (np.concatenate([np.asarray(b[k]) for b in blocks])[:n] for k in (0, 1))
+    sound = np.isfinite(ratio) & np.isfinite(each).all(1)
+    return each[sound], ratio[sound]
+
+
+def _padded(x: np.ndarray) -> np.ndarray:
+    return np.concatenate([x, np.repeat(x[-1:], _BLOCK - len(x), 0)])
+
+
+def _predict(rule, data, draws, seed, i):
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 7 + i), _BLOCK)
+    return jax.lax.map(lambda x: rule(x[0], x[1], data), (keys, draws), batch_size=50)
+
+
+def _pointwise(density, family, fn, inputs, params, seed, i):
+    from yoasovi.result import _noise
+
+    uniform = _noise(density, family, seed, 8, i)[:_BLOCK]
+
+    def one(u):
+        theta, log_q = family.draw_with_log_q(density, params, u)
+        at = family.constrain(density, inputs, theta)
+        return fn(at, inputs.data), family.terms(density, inputs, theta).total() - log_q
+
+    return jax.lax.map(one, uniform, batch_size=50)

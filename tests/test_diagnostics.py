@@ -1,0 +1,313 @@
+"""Numbers that say how good a fit is, against exact answers, arviz-stats and NUTS; and the verdicts made of them."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import yoasovi as yo
+from yoasovi import diagnostics
+from yoasovi.compiling import num_programs
+from yoasovi.diagnostics import Estimate
+from yoasovi.verdict import GRADES
+
+KINDS = ("gaussian", "correlated", "funnel", "bimodal", "far apart", "unequal", "heavy")
+SLOPE = np.array([[1.0, 0.95], [0.95, 1.0]])
+
+
+def landscape(params, data):
+    """Densities of two parameters, chosen by the data: they share one compiled program."""
+    x = params["x"]
+    near = lambda a: -0.5 * jnp.sum((x - jnp.array([a, 0.0])) ** 2)
+    gap = lambda a, share: jnp.logaddexp(np.log(share) + near(a), np.log(1 - share) + near(-a))
+    precision = jnp.asarray(np.linalg.inv(SLOPE))
+    values = [
+        -0.5 * jnp.sum((x - 1.0) ** 2 / jnp.array([1.0, 4.0])),
+        -0.5 * x @ precision @ x,
+        dist.Normal(0.0, 3.0).log_prob(x[0]) + dist.Normal(0.0, jnp.exp(x[0] / 2)).log_prob(x[1]),
+        gap(4.0, 0.5),
+        gap(10.0, 0.5),
+        gap(3.0, 0.8),
+        dist.StudentT(2.0).log_prob(x).sum(),
+    ]
+    return jnp.stack(values)[data["kind"]][None]
+
+
+def known(kind):
+    return yo.Model(
+        prior={"x": dist.ImproperUniform(constraints.real, (), (2,))}, log_likelihood=landscape, name=kind,
+        data={"kind": np.array(KINDS.index(kind))},
+    )  # fmt: skip
+
+
+def judged(kind, seed=0, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return yo.fit(known(kind), seed=seed, progress=False, **options).diagnose()
+
+
+# ---- verdicts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind, family, right, word",
+    [
+        ("gaussian", "full_rank", ("good",), "use it"),
+        ("correlated", "full_rank", ("good",), "use it"),
+        ("correlated", "mean_field", ("usable", "poor"), "full-rank"),
+        ("funnel", "full_rank", ("poor",), "reparameterise"),
+        ("bimodal", "full_rank", ("poor",), "modes"),
+        ("far apart", "full_rank", ("poor",), "modes"),
+        ("unequal", "full_rank", ("poor",), "modes"),
+        ("heavy", "full_rank", ("poor",), "tails"),
+    ],
+)  # 240 seeded runs over these and others are in benchmarks/results/verdicts.md
+def test_known_cases_get_the_right_verdict_and_advice(kind, family, right, word):
+    for seed in range(3):
+        verdict = judged(kind, seed, family=family)
+        assert verdict.grade in right, str(verdict)
+        assert word in verdict.advice.lower()
+
+
+def test_a_fit_cut_short_has_failed_and_says_more_steps():
+    verdict = judged("funnel", family="full_rank", max_steps=20)  # a Gaussian would have converged by then
+    assert verdict.grade == "failed" and "max_steps" in verdict.advice
+
+
+def test_centred_eight_schools_are_poor_and_ask_for_another_parameterisation(schools):
+    for fit in schools:
+        with pytest.warns(UserWarning, match="poor fit"):
+            verdict = fit.diagnose()
+        assert verdict.grade == "poor" and "Reparameterise" in verdict.advice and "tau" in verdict.advice
+    summary = schools[0].summary()
+    assert summary.startswith("POOR: Reparameterise") and "theta[7]" in summary
+
+
+@pytest.fixture(scope="module")
+def schools():
+    y, sd = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+    model = yo.models.HierarchicalNormal(y, sd=sd, centered=True)
+    return [yo.fit(model, seed=seed, progress=False) for seed in range(2)]
+
+
+def test_a_verdict_is_made_once_warns_once_and_counts_its_cost():
+    fit = yo.fit(known("heavy"), family="full_rank", progress=False)
+    values, gradients = fit.num_values, fit.num_gradients
+    with pytest.warns(UserWarning, match="poor fit"):
+        verdict = fit.diagnose()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fit.diagnose() is verdict
+    assert (fit.num_values, fit.num_gradients) == (values, gradients)  # the fit's own cost stays what it was
+    assert verdict.num_values > 4000 and verdict.num_gradients > 500
+    assert f"{verdict.num_gradients:,} gradients" in str(verdict)
+
+
+def test_thresholds_are_arguments():
+    fit = yo.fit(known("gaussian"), family="full_rank", progress=False)
+    assert fit.diagnose().grade == "good"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        assert fit.diagnose(shift=(-1.0, -0.5)).grade == "poor"
+        assert fit.diagnose(yo.Thresholds(scale=(1e-9, 2.0))).grade in ("good", "usable")
+    with pytest.raises(TypeError, match="colour"):
+        fit.diagnose(colour=1)
+    with pytest.raises(ValueError, match=r"`draws` of `diagnose` must be an integer of at least 400; got 3\."):
+        fit.diagnose(draws=3)
+
+
+def test_without_gradients_a_verdict_never_says_good_unless_restarts_agree():
+    model = yo.Model.external(lambda x: -0.5 * float(x @ x), 2)
+    verdict = yo.fit(model, progress=False).diagnose()
+    assert verdict.grade != "good" and "not looked for" in verdict.evidence["modes"].sentence
+    assert set(verdict.evidence) >= {"stopped", "outside", "effective_size", "khat", "modes"}
+    assert GRADES.index(verdict.grade) == max(GRADES.index(f.grade) for f in verdict.evidence.values())
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------
+
+
+def test_moments_of_weighted_draws_and_their_error():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 2)) * 1.5
+    weights = np.exp(-0.5 * (x**2 * (1 - 1 / 1.5**2)).sum(1))  # towards N(0, 1)
+    found = diagnostics.moments(x, weights / weights.sum())
+    np.testing.assert_allclose(found.sd, 1.0, atol=0.03)
+    assert (np.abs(found.mean) < 4 * found.error).all() and (found.error < 0.02).all()
+    plain = diagnostics.moments(x)
+    np.testing.assert_allclose(plain.error, x.std(0) / np.sqrt(len(x)))
+
+
+def test_the_gap_estimates_kl_where_it_is_known():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=50_000)
+    shift = 0.3  # KL(N(0,1) || N(shift,1)) = shift^2 / 2
+    found = diagnostics.gap(7.0 + shift * x - shift**2 / 2)
+    assert abs(found.value - shift**2 / 2) < 4 * found.se and found.se < 0.01
+
+
+def test_scores_tell_a_missed_correlation_and_a_funnel():
+    rng = np.random.default_rng(2)
+    half = rng.normal(size=(400, 3))
+    eps = np.stack([half, -half], 1).reshape(800, 3)
+    target = np.eye(3) - 0.5 * (np.eye(3)[[1, 0, 2]] * [[1], [1], [0]])  # precision in q's units
+    pairs = diagnostics.missed_correlations(eps, eps - eps @ target)
+    assert abs(pairs.value[0, 1] - 0.5) < 4 * pairs.error[0, 1] < 0.3 and abs(pairs.value[0, 2]) < 4 * pairs.error[0, 2]
+    bend = 0.6  # precision of parameter 2 is exp(-bend eps_0) times a constant
+    scale = np.exp(-bend * eps[:, 0] - 0.5 * bend**2)
+    white = np.zeros_like(eps)
+    white[:, 2] = eps[:, 2] * (1.0 - scale)
+    white[:, 0] = 0.5 * bend * (scale * eps[:, 2] ** 2 - 1.0)
+    found = diagnostics.changing_scales(eps, white)
+    i, j = np.unravel_index(np.argmax(np.abs(found.value - np.diag(np.diag(found.value)))), (3, 3))
+    assert (i, j) == (0, 2) and found.value[0, 2] > 0.3 and found.z[0, 2] > 5
+
+
+def test_restarts_agree_or_not():
+    same = [Estimate(-10.0, 0.01), Estimate(-10.05, 0.01), Estimate(-10.02, 0.01)]
+    assert diagnostics.agreement(same) == (3, 3, pytest.approx(0.02))
+    assert diagnostics.agreement([*same, Estimate(-25.0, 0.1)]).best == 3
+
+
+# ---- against exact answers, arviz-stats and NUTS -----------------------------------------------------------
+
+X = np.random.default_rng(3).normal(size=(40, 2))
+LINE = X @ np.array([0.8, -0.5]) + 0.3
+DATA = [
+    {"kind": np.array(0), "X": X, "y": LINE + np.random.default_rng(4).normal(size=40)},
+    {"kind": np.array(1), "X": X, "y": (np.random.default_rng(5).logistic(size=40) < LINE).astype(float)},
+    {"kind": np.array(2), "X": X, "y": np.random.default_rng(6).poisson(np.exp(LINE)).astype(float)},
+]
+
+
+def glm(params, data):
+    """Linear, logistic or Poisson regression, as the data say: three models, one compiled program."""
+    eta = data["X"] @ params["b"] + params["a"]
+    each = dist.Normal(eta, 1.0).log_prob(data["y"]), data["y"] * eta - jax.nn.softplus(eta), data["y"] * eta - jnp.exp(eta)
+    return jnp.stack(each)[data["kind"]]
+
+
+def glm_model(data):
+    return yo.Model(
+        prior={"a": dist.Normal(0.0, 2.0), "b": dist.Normal(np.zeros(2), 2.0).to_event(1)}, log_likelihood=glm, data=data,
+        predictive=lambda key, p, d: d["X"] @ p["b"] + p["a"] + jax.random.normal(key, d["y"].shape), name="glm",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def glm_fits():
+    model = glm_model(DATA[0])
+    from dataclasses import replace
+
+    return [yo.fit(replace(model, data=d), family="full_rank", progress=False) for d in DATA]
+
+
+@pytest.fixture(scope="module")
+def nuts():
+    """Means, sds and LOO of the three models by NUTS."""
+    from arviz_stats.base import array_stats
+
+    def model(data):
+        a = numpyro.sample("a", dist.Normal(0.0, 2.0))
+        b = numpyro.sample("b", dist.Normal(jnp.zeros(2), 2.0).to_event(1))
+        numpyro.factor("y", glm({"a": a, "b": b}, data).sum())
+
+    kernel = numpyro.infer.NUTS(model)
+    chain = numpyro.infer.MCMC(kernel, num_warmup=500, num_samples=4000, progress_bar=False, jit_model_args=True)
+    out = []
+    for i, data in enumerate(DATA):
+        chain.run(jax.random.key(i), jax.tree.map(jnp.asarray, data))
+        draws = {k: np.asarray(v, float) for k, v in chain.get_samples().items()}
+        each = np.asarray(jax.vmap(lambda p, d=data: glm(p, d))(draws), float).T[:, None, :]
+        elpd_i, _, p_i = array_stats.loo(each)
+        out.append((draws, array_stats.loo_summary(elpd_i, p_i)))
+    return out
+
+
+@pytest.mark.parametrize("i", range(3), ids=["linear", "logistic", "poisson"])
+def test_corrected_moments_and_loo_agree_with_nuts(i, glm_fits, nuts):
+    fit, (draws, loo) = glm_fits[i], nuts[i]
+    sample = fit.sample(8000, corrected=True)
+    for name in ("a", "b"):
+        sd = draws[name].std(0)
+        # 4,000 draws, autocorrelated: errors of a mean are about sd / 40, of an sd about 3%.
+        np.testing.assert_allclose(sample[name].mean(0) / sd, draws[name].mean(0) / sd, atol=0.12)
+        np.testing.assert_allclose(sample[name].std(0) / sd, 1.0, atol=0.1)
+    found = fit.loo(4000)
+    assert abs(found.elpd - loo[0]) < 0.25 and abs(found.p_loo - loo[2]) < 0.3
+    assert np.quantile(found.khat_i, 0.9) < 0.7 and found.elpd_i.shape == (40,)
+
+
+def test_khat_and_loo_are_those_of_arviz(glm_fits):
+    import arviz_stats
+    from arviz_base import from_dict
+    from arviz_stats.base import array_stats
+
+    from yoasovi.predictive import pointwise
+
+    fit = glm_fits[2]
+    theirs = array_stats.psislw(-fit.log_ratio)
+    weights, khat = diagnostics.psis(fit.log_ratio)
+    assert fit.khat() == khat == theirs[1]
+    np.testing.assert_allclose(np.log(weights), theirs[0] - np.logaddexp.reduce(theirs[0]))
+    each, ratio = pointwise(fit, 2000, 0)
+    tree = from_dict({"posterior": {"x": ratio[None]}, "log_likelihood": {"y": each[None]}})
+    theirs = arviz_stats.loo_approximate_posterior(tree, log_p=ratio, log_q=np.zeros_like(ratio), pointwise=True)
+    ours = fit.loo(2000)
+    assert ours.elpd == pytest.approx(float(theirs.elpd)) and ours.se == pytest.approx(float(theirs.se))
+    np.testing.assert_allclose(ours.khat_i, theirs.pareto_k.values)
+
+
+def test_dic_agrees_with_a_hand_computation(glm_fits):
+    fit = glm_fits[0]
+    draws = fit.sample(1000, corrected=False)
+    log_likelihood = lambda a, b: dist.Normal(X @ b + a, 1.0).log_prob(DATA[0]["y"]).sum()
+    bar = -2.0 * np.mean([float(log_likelihood(a, b)) for a, b in zip(draws["a"][::4], draws["b"][::4], strict=True)])
+    at_mean = -2.0 * float(log_likelihood(draws["a"].mean(), draws["b"].mean(0)))
+    assert fit.dic() == pytest.approx(bar + (bar - at_mean), abs=0.8)
+
+
+def test_loo_needs_a_likelihood_by_observation():
+    fit = yo.fit(known("gaussian"), family="full_rank", progress=False)
+    assert fit.loo(500).elpd_i.shape == (1,)
+    whole = yo.Model.from_log_density(lambda p: -0.5 * p["x"] ** 2, {"x": constraints.real})
+    with pytest.raises(ValueError, match="`loo` needs a likelihood by observation"):
+        yo.fit(whole, "advi", max_steps=10, progress=False).loo()
+
+
+# ---- calibration -----------------------------------------------------------------------------------------
+
+
+def simulate(key, params, noise=1.0):
+    return {**DATA[0], "y": DATA[0]["X"] @ params["b"] + params["a"] + noise * jax.random.normal(key, (40,))}
+
+
+def test_calibration_is_flat_for_an_exact_q_and_shares_one_program(glm_fits):
+    model = glm_fits[0].model
+    options = dict(seed=1, draws=400, family="full_rank")
+    yo.calibrate(model, simulate, 1, **options)
+    held = num_programs()
+    found = yo.calibrate(model, simulate, 40, **options)
+    assert num_programs() == held
+    assert found.names == ["a", "b[0]", "b[1]"] and found.p_values.shape == (40, 3)
+    # Three parameters, two tests each: one in 1,700 seeds would fail.
+    assert found.uniformity.min() > 1e-4 and found.symmetry.min() > 1e-4
+    np.testing.assert_allclose(found.spread, 1.0, atol=0.35)
+
+
+def test_calibration_finds_a_q_that_is_too_narrow(glm_fits):
+    found = yo.calibrate(glm_fits[0].model, lambda key, p: simulate(key, p, 3.0), 40, draws=400, family="full_rank")
+    assert (found.uniformity < 1e-3).any() and (found.spread > 1.15).all()
+    assert "q is too narrow" in str(found)
+
+
+def test_calibration_complains_of_what_it_cannot_use(glm_fits):
+    with pytest.raises(ValueError, match="`model` of `calibrate` must have proper priors; 'x' has none"):
+        yo.calibrate(known("gaussian"), lambda key, p: {"kind": np.array(0)}, 1)
+    with pytest.raises(ValueError, match="`simulate` of `calibrate` must give data of the shapes"):
+        yo.calibrate(glm_fits[0].model, lambda key, p: {"y": np.zeros(3)}, 1)
