@@ -6,9 +6,12 @@ import os
 import pickle
 import re
 import zipfile
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import yoasovi as yo
@@ -42,7 +45,7 @@ def test_a_fit_comes_back_whole_without_its_model(fitted, saved):
     for name in ("stop_reason", "converged", "num_steps", "num_values", "num_gradients", "nonfinite", "seed", "seconds"):
         assert getattr(back, name) == getattr(fitted, name), name
     assert back.method.name == "advi" and repr(back.method) == repr(fitted.method)
-    assert back.summary() == fitted.summary() and repr(back) == repr(fitted)
+    assert back.summary(verdict=False) == fitted.summary(verdict=False) and repr(back) == repr(fitted)
     assert same(back.mean(), fitted.mean()) and same(back.sd(), fitted.sd())
     assert back.sample(50, seed=3)["w"].shape == (50, 2) and back.sample(9000)["w"].shape == (9000, 2)
     assert back.khat() == fitted.khat()
@@ -229,3 +232,24 @@ def test_a_checkpoint_is_no_pickle_either(tmp_path, conjugate):
     with pytest.raises(ValueError, match=r"a\.checkpoint is no checkpoint, or its beginning is lost"):
         yo.fit(conjugate.model, "advi", max_steps=10, checkpoint=tmp_path, resume=True)
     assert not os.path.exists("/tmp/yoasovi-was-run") and checkpoint.FORMAT == saving.FORMAT == 1
+
+
+def test_the_verdict_is_saved_with_the_fit_and_its_report_needs_no_model(tmp_path):
+    model = yo.Model.from_log_density(lambda p: -0.5 * jnp.sum(p["x"] ** 2), {"x": dist.constraints.real}, {"x": (2,)})
+    fit = yo.fit(model, progress=False)
+    fit.save(tmp_path / "silent")
+    assert yo.load(tmp_path / "silent").verdict is None
+    with pytest.raises(ValueError, match="a verdict needs the model"):
+        yo.load(tmp_path / "silent").diagnose()
+    verdict = fit.diagnose()
+    fit.save(tmp_path / "told")
+    loaded = yo.load(tmp_path / "told")
+    assert str(loaded.diagnose()) == str(verdict) and loaded.summary().startswith("GOOD")
+    page = Path(loaded.report(tmp_path / "fit.html")).read_text()
+    assert verdict.advice.split(".")[0] in page
+
+    header = json.loads((tmp_path / "told" / "fit.json").read_text())
+    header["verdict"]["grade"] = "superb"
+    (tmp_path / "told" / "fit.json").write_text(json.dumps(header))
+    with pytest.raises(ValueError, match="verdict cannot be read"):
+        yo.load(tmp_path / "told")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from yoasovi.verdict import Thresholds, Verdict
 
 _BLOCK = 1000  # draws per compiled call
+USUAL = (None, None, 16, ())  # arguments of `diagnose` when none are given
 
 
 class Seconds(NamedTuple):
@@ -158,11 +159,18 @@ class Fit:
 
         key = (thresholds, draws, starts, tuple(sorted(limits.items())))
         if key not in self._verdicts:
+            if self.kept is not None:
+                raise ValueError("a verdict needs the model: yo.load(folder, model=model).diagnose().")
             chosen = replace(thresholds or Thresholds(), **limits)
             self._verdicts[key] = found = diagnose(self, chosen, draws, starts, self.seed)
             if found.grade in ("poor", "failed"):
                 warnings.warn(f"{self.model.name}: {found.grade} fit. {found.advice}", stacklevel=2)
         return self._verdicts[key]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of `diagnose()`, if it was asked for; it is saved with the fit."""
+        return self._verdicts.get(USUAL)
 
     def loo(self, n: int = 2000, seed: int = 0) -> Loo:
         """Leave-one-out cross-validation with draws from q (`diagnostics.loo`); needs the `arviz` extra."""
@@ -217,7 +225,7 @@ class Fit:
     def summary(self, verdict: bool = True) -> str:
         """The verdict, what is known of the fit, and a table of means, standard deviations and quantiles."""
         lines = [
-            *([str(self.diagnose())] if verdict else []),
+            *([str(self.diagnose())] if verdict and (self.kept is None or self.verdict is not None) else []),
             f"{self.model.name}: {self.method.name}, {self.family.name} ({self.family_reason})",
             f"ELBO {self.elbo} on fresh draws; {self.stop_reason} {self.stop_detail}".rstrip(),
             f"{self.num_steps:,} steps, {self.num_gradients:,} gradients, {self.num_values:,} values, "

@@ -25,9 +25,10 @@ from yoasovi.factorised import Factorised, Law, PaperCategorical, PaperNormal
 from yoasovi.families import FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
 from yoasovi.model import Density, Model, Site
 from yoasovi.nonfinite import Nonfinite
-from yoasovi.result import Fit, Seconds
+from yoasovi.result import USUAL, Fit, Seconds
 from yoasovi.stopping import StopReason
 from yoasovi.storage import checksum, pack, sweep, unpack, write_whole
+from yoasovi.verdict import Verdict
 
 FORMAT = 1
 FILE = "fit.json"
@@ -56,6 +57,11 @@ class AbsentModel:
     name: str
     density: Density
     differentiable: bool
+
+    @property
+    def num_observations(self) -> int:
+        """The number of observations."""
+        return self.density.num_observations
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
@@ -145,6 +151,7 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "params": [[str(getattr(key, "name", getattr(key, "key", key))) for key in path] for path, _ in leaves],
         "draws": list(draws),
         "trace": list(fit.trace),
+        "verdict": None if fit.verdict is None else fit.verdict.as_json(),
     }
     if isinstance(fit.model, Model):
         with precision():
@@ -259,8 +266,18 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
         stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run), trace=trace,
         log_ratio=arrays["log_ratio"], reported_elbo=reported, restart_elbos=elbos[1:],
         nonfinite=Nonfinite(*header["nonfinite"]), stop_detail=header["stop_detail"],
-        kept=None if model is not None else draws, **{name: header[name] for name in _COUNTS},
+        kept=None if model is not None else draws, _verdicts=_verdicts(header.get("verdict")),
+        **{name: header[name] for name in _COUNTS},
     )  # fmt: skip
+
+
+def _verdicts(found: Any) -> dict[Any, Verdict]:
+    if found is None:
+        return {}
+    try:
+        return {USUAL: Verdict.from_json(found)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the saved fit's verdict cannot be read: {error}.") from error
 
 
 def _check_same(header: dict[str, Any], model: Model) -> None:

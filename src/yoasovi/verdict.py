@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +40,28 @@ class Verdict:
     advice: str
     num_values: int  # evaluations of log p that the verdict cost
     num_gradients: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Give it as plain data; numbers that are not finite become null."""
+        finite = lambda x: float(x) if math.isfinite(x) else None
+        evidence = {
+            key: {**f._asdict(), "value": finite(f.value), "error": finite(f.error)} for key, f in self.evidence.items()
+        }
+        cost = {"num_values": self.num_values, "num_gradients": self.num_gradients}
+        return {"grade": self.grade, "advice": self.advice, "evidence": evidence, **cost}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Verdict:
+        """Read what `as_json` gave, and believe nothing else."""
+        number = lambda x: math.nan if x is None else float(x)
+        evidence = {
+            str(key): Finding(str(f["name"]), number(f["value"]), number(f["error"]), str(f["grade"]), str(f["sentence"]))
+            for key, f in dict(found["evidence"]).items()
+        }
+        if not {str(found["grade"]), *(f.grade for f in evidence.values())} <= set(GRADES):
+            raise ValueError(f"grades must be among {', '.join(GRADES)}")
+        cost = int(found["num_values"]), int(found["num_gradients"])
+        return cls(str(found["grade"]), evidence, str(found["advice"]), *cost)
 
     def __str__(self):
         lines = [f"{self.grade.upper()}: {self.advice}"]

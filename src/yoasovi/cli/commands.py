@@ -13,7 +13,7 @@ import typer
 from yoasovi.cli.data import given_data
 from yoasovi.cli.errors import OneLineErrors
 from yoasovi.cli.models import BUILT_INS, find_model
-from yoasovi.cli.runs import Row, as_json, dic, optimum, quiet_warnings, run, run_seeds, verdict_json, write_report
+from yoasovi.cli.runs import Row, as_json, dic, optimum, quiet_warnings, run, run_seeds, write_report
 from yoasovi.cli.settings import read_settings
 from yoasovi.cli.tables import console, footnotes, print_notes, print_rows
 
@@ -153,16 +153,16 @@ def fit(
         free_folder(save)  # before an hour is spent
     with redirect_stdout(sys.stderr):  # what a model prints must not get between the lines of the answer
         answer = run(found, method, seed, quiet, options)
-        if save is not None:
-            answer.save(save)
         row = Row(method, [answer], [dic(answer)])
     best = optimum(found)
     with redirect_stdout(sys.stderr), quiet_warnings():
         more: dict = {} if report_ is None else {"report": str(answer.report(report_, model))}
-        if verdict or report_ or (verdict is None and not json_):
+        if verdict or report_ or save or (verdict is None and not json_):
             more["verdict"] = answer.diagnose()
+        if save is not None:
+            answer.save(save)
     if json_:
-        told = {k: verdict_json(v) if k == "verdict" else v for k, v in more.items()}
+        told = {k: v.as_json() if k == "verdict" else v for k, v in more.items()}
         print(json.dumps({"model": model, **as_json(answer, row.dics[0], best), **told}))
         raise typer.Exit(130 if row.interrupted else 0)
     terminal = console()
@@ -235,13 +235,10 @@ def report(
     """Write the report of a saved fit: one HTML file that needs nothing else."""
     from pathlib import Path
 
-    import yoasovi
+    from yoasovi.saving import load
 
     if not Path(run).is_dir():
-        raise ValueError(f"no folder {run}: give one that `fit.save` wrote.")
-    load = getattr(yoasovi, "load", None)
-    if load is None:
-        raise NotImplementedError("this version cannot load saved fits.")
+        raise ValueError(f"no folder {run}: give one that `fit.save` or `yoasovi fit --save` wrote.")
     answer = load(run)
     with redirect_stdout(sys.stderr):
         path = answer.report(out)

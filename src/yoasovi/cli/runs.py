@@ -87,16 +87,6 @@ def quiet_warnings() -> Iterator[None]:
         yield
 
 
-def verdict_json(verdict: Any) -> dict[str, Any]:
-    """Give a verdict as plain numbers and sentences."""
-    finite = lambda x: float(x) if math.isfinite(x) else None
-    evidence = {
-        k: {"value": finite(f.value), "error": finite(f.error), "grade": f.grade, "sentence": f.sentence}
-        for k, f in verdict.evidence.items()
-    }
-    return {"grade": verdict.grade, "advice": verdict.advice, "evidence": evidence}
-
-
 def write_report(model: str, rows: list[Row], path: str) -> tuple[str, list[str]]:
     """Write one report about the first fit of every method; give its path and a line on each verdict."""
     from yoasovi.report.html import write

@@ -177,6 +177,9 @@ def draws(fit: Any, n: int = _DRAWS) -> Draws:
     local = {s.name for s in fit.model.density.local_sites}
     few = isinstance(fit.family, Gaussian) and fit.family.noise_size(fit.model.density) <= KERNELS_UP_TO
     spent = fit.num_values
+    if fit.kept is not None:  # loaded without its model: the draws that were saved, as they are
+        names, sites, saved = _flat(fit.sample(n), local)
+        return Draws(names, saved, None, sites)
     own = _flat(fit.sample(n, corrected=False), local)
     can = few and fit.model.differentiable and bool(np.isfinite(fit.log_ratio).all())
     corrected = _flat(fit.sample(n, corrected=True), local)[2] if can else None
@@ -301,8 +304,10 @@ def _spread(n: int, most: int = _DOTS) -> np.ndarray:
 
 def predictive_chart(fit: Any, n: int = 400) -> Chart | None:
     """Data beside replicated data: few observations one by one, counts by value, others by their density."""
+    if getattr(fit.model, "predictive", None) is None:  # or the model is absent
+        return None
     observed = observations(fit.model)
-    if fit.model.predictive is None or observed is None:
+    if observed is None:
         return None
     made = fit.predict(n=n)
     made = next(iter(made.values())) if isinstance(made, dict) else made
@@ -355,8 +360,8 @@ def observations(model: Any) -> np.ndarray | None:
 
 def cluster_chart(fit: Any) -> Chart | None:
     """The first two columns of a mixture's data, by the component each observation most likely belongs to."""
-    y = fit.model.data
-    component = getattr(fit.model.predictive, "component", None)
+    y, rule = (getattr(fit.model, name, None) for name in ("data", "predictive"))  # the model may be absent
+    component = getattr(rule, "component", None)
     if component is None or np.ndim(y) != 2 or y.shape[1] < 2:
         return None
     from yoasovi.models.mixture import responsibilities

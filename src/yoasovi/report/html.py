@@ -320,7 +320,8 @@ def _table(heads: list[tuple[str, str]], rows: list[tuple], kind: str = "", key:
 
 
 def _settings(fit: Any) -> list[tuple[str, str]]:
-    parts = {k: repr(getattr(fit.method, k)) for k in ("draws", "gradient", "acceptance", "optimizer", "stopping")}
+    parts = {k: repr(getattr(fit.method, k)) for k in ("draws", "gradient", "acceptance", "optimizer", "stopping")
+             if hasattr(fit.method, k)} or {"parts": repr(fit.method)}  # a loaded fit knows its method as text
     restarts = f"{len(fit.restart_elbos)}, ELBOs {', '.join(f'{e.value:,.2f}' for e in fit.restart_elbos)}"
     return [
         ("method", fit.method.name), ("family", f"{fit.family.name} ({fit.family_reason})"), ("seed", str(fit.seed)),
