@@ -12,6 +12,7 @@ import typer
 
 from yoasovi.cli.errors import OneLineErrors
 from yoasovi.cli.models import BUILT_INS, find_model
+from yoasovi.cli.reproduce import reproduce
 from yoasovi.cli.runs import Row, as_json, dic, optimum, run, run_seeds
 from yoasovi.cli.settings import read_settings
 from yoasovi.cli.tables import console, footnotes, print_notes, print_rows
@@ -160,3 +161,6 @@ def compare(
     terminal = console()
     print_rows(terminal, rows, best, seeds)
     print_notes(terminal, footnotes(model, rows, best, restarts, seeds))
+
+
+app.command()(reproduce)
