@@ -148,18 +148,19 @@ def table(rows: list[Row]) -> Table:
 
 def _draw(rows: list[Row], path: Path) -> None:
     by, problems = groups(rows), list(dict.fromkeys(row["problem"] for row in rows))
-    figure, axes = drawing.panels(1, 2, height=2.9)
-    for method_, colour, marker in zip(METHODS, drawing.COLOURS, drawing.MARKERS, strict=False):
-        for problem, face in zip(problems, (colour, "white"), strict=False):
-            some = [r for r in by.get((problem, method_), ()) if None not in (r["elbo"], r["rmse"])]
-            cost = [r["values"] + r["gradients"] for r in some]
-            style = {"ls": "", "color": colour, "marker": marker, "mfc": face, "ms": 5, "label": f"{method_}, {problem}"}
-            for axis, y in zip(axes, ("elbo", "rmse"), strict=True):
-                axis.plot(cost, [r[y] for r in some], **style)
-    axes[0].set(xscale="log", xlabel="evaluations of log p", ylabel="ELBO on fresh draws (nats)", title="fit")
-    axes[1].set(xscale="log", xlabel="evaluations of log p", ylabel="test RMSE (units of y)", title="prediction")
-    axes[1].axhline(0.5, color="0.5", lw=0.8, ls="--")
-    axes[1].annotate("noise in the data, 0.5", (0.02, 0.5), xycoords=("axes fraction", "data"), xytext=(0, 3),
-                     textcoords="offset points", color="0.35", fontsize=7)  # fmt: skip
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handletextpad=0.2)
+    figure, axes = drawing.panels(1, 2, height=2.6, sharey=True)
+    for j, (problem, colour, marker) in enumerate(zip(problems, drawing.COLOURS, drawing.MARKERS, strict=False)):
+        for axis, name in zip(axes, ("elbo", "rmse"), strict=True):
+            known = [(i, r[name]) for i, m in enumerate(METHODS) for r in by[problem, m] if r[name] is not None]
+            dots = [(x, i + 0.24 * j - 0.12) for i, x in known]
+            axis.plot(*zip(*dots, strict=True), ls="", color=colour, marker=marker, ms=4, mfc="none", label=problem)
+    for line in range(1, len(METHODS)):
+        for axis in axes:
+            axis.axhline(line - 0.5, color="0.85", lw=0.6, zorder=0)
+    axes[0].set(xlabel="ELBO on fresh draws (nats)", title="fit (higher is better)")
+    axes[0].set(yticks=range(len(METHODS)), yticklabels=METHODS, ylim=(len(METHODS) - 0.5, -0.5))
+    axes[1].set(xlabel="test RMSE (units of y)", title="prediction (lower is better)")
+    axes[1].axvline(0.5, color="0.4", lw=0.9, ls="--", label="noise in the data")
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
     drawing.save(figure, path)

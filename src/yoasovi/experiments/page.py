@@ -31,10 +31,11 @@ same seed, which gives the same bits, up to that iteration: every point is an EL
 `yoasovi-naive` says of itself there. Panels show what lies between the worst start and the optimum; a line may leave
 below."""
 
-_CLUSTERS = f"""\
+_CLUSTERS = """\
 The clusters, beside scikit-learn's `BayesianGaussianMixture` by its defaults. That one learns full covariances and
-weights, as `{figure2.LEARNED}` does; the paper's model has round clusters of a known size, and coordinate ascent shows
-what such a model can do."""
+weights from a k-means start; the paper's model has round clusters of a known size, and coordinate ascent, the best of
+20 starts, shows what such a model can do. The fits have a single start each, at random points, and where there are
+many clusters that often leads to a local optimum (`restarts` is there for that)."""
 
 _NETWORKS = f"""\
 y = sin x₁ + 2 x₂² − 1.5 x₃ + 0.5 e, with ten columns of x of which seven are idle. Adam 0.01 and 2,500 iterations, for
@@ -70,7 +71,7 @@ def page(out: Path, command: str) -> str:
         _CLUSTERS, image("figure2-clusters", "Adjusted Rand index of each method on each set"),
         figure2.table(two).markdown(), _authors_priors(two),
         "## The author's later experiments: networks", _NETWORKS,
-        image("networks", "ELBO and test error against evaluations of log p"),
+        image("networks", "ELBO and test error of every fit"),
         networks.table(nets).markdown(),
         "## Errata", errata.table(wrong).markdown(),
     ]  # fmt: skip
@@ -111,7 +112,7 @@ def _claims(rows: list[Row]) -> str:
          f"optimum is {best}"),
         ("and at a lower DIC", all_three(printed, "dic"), all_three(measured, "dic")),
         ("in a second or two, the others in a minute", all_three(printed, "seconds", 1, " s"),
-         f"run, compiled: {all_three(measured, 'run_s', 2, ' s')}"),
+         f"the processor's time, compiled: {all_three(measured, 'cpu_s', 2, ' s')}"),
         ("and stops by itself, converged", f"after {printed('YOASOVI', 'iterations')} iterations",
          f"after {measured('YOASOVI', 'iterations')}, when no luckier draw comes: reported minus fresh ELBO is {gaps} nats"),
     ]  # fmt: skip
@@ -123,7 +124,8 @@ def _claims(rows: list[Row]) -> str:
 def _instead(one: list[Row], two: list[Row], nets: list[Row]) -> str:
     by, sets, later = groups(one), groups(two), groups(nets)
     near = [
-        f"{plus_minus(rows, 'distance', 2)} nats below coordinate ascent on ({p},{k}), {plus_minus(rows, 'values', 0)} values"
+        f"{plus_minus(rows, 'distance', 2)} nats below coordinate ascent on ({p},{k}) "
+        f"with {plus_minus(rows, 'values', 0)} values of log p"
         for (problem, method), rows in by.items()
         if method == "yoasovi"
         for p, k in [table1.PROBLEMS[problem]]

@@ -191,6 +191,6 @@ def number(x: float | None, digits: int = 1) -> str:
 
 
 def plus_minus(rows: list[Row], name: str, digits: int = 1) -> str:
-    """Write mean ± SD."""
+    """Write mean ± SD; the mean alone where nothing varies."""
     mean, sd = spread(rows, name)
-    return number(mean, digits) + ("" if sd is None else f" ± {number(sd, digits)}")
+    return number(mean, digits) + (f" ± {number(sd, digits)}" if sd else "")
