@@ -210,7 +210,7 @@ def test_the_page_and_the_figures_are_made_from_the_rows(tmp_path):
     out = tmp_path / "paper"
     for study, found in all_rows().items():
         study.report(found, out, "yoasovi reproduce")
-    figure1.report(out, "yoasovi reproduce figure1")
+    figure1.report([], out, "yoasovi reproduce figure1")
     text = page.page(out, "yoasovi reproduce all --out paper")
     for piece in ("−1,234", "−4,321.5 ± 0.7", "1.25", "−1,616.22 (0.12)", "11.0 nats below", "evidence 11", "2 seed(s)"):
         assert piece in text, piece

@@ -10,6 +10,7 @@ import numpy as np
 from yoasovi.acceptance import Metropolis, Naive
 from yoasovi.experiments import drawing
 from yoasovi.experiments.files import Row, write_csv, write_json
+from yoasovi.experiments.rows import Table
 
 RATES = (0.0005, 0.001, 0.002)  # beta, per nat
 REFERENCE, STRICTNESS = -1500.0, 1.5
@@ -47,8 +48,8 @@ def curves() -> list[Row]:
     return [{k: round(float(v[i]), 8) for k, v in columns.items()} for i in range(len(elbo))]
 
 
-def report(out: Path, command: str) -> None:
-    """Write the curves and draw them."""
+def report(_: list[Row], out: Path, command: str) -> list[Table]:
+    """Write the curves and draw them; there is nothing to run for them."""
     rows = curves()
     write_csv(out / "figure1.csv", rows)
     write_json(out / "figure1.json", command, rows, reference=REFERENCE, strictness=STRICTNESS)
@@ -66,3 +67,4 @@ def report(out: Path, command: str) -> None:
     right.set_title(r"acceptance at $L_\mathrm{ref}$ = −1,500 nats, $M$ = 1.5")
     drawing.legend_below(right, columns=3)
     drawing.save(figure, out / "figure1")
+    return []

@@ -1,20 +1,25 @@
-"""Run the experiments of the paper and write what came out."""
+"""Run the experiments of the paper and write what came out.
+
+The studies, and JAX with them, are imported once the arguments are known to be right.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from yoasovi.errors import check, positive_integer
-from yoasovi.experiments import errata, fcps, figure1, figure2, files, networks, page, rows, table1
-from yoasovi.experiments.files import Row
-from yoasovi.experiments.rows import Table, Task
+from yoasovi.experiments import fcps, files
 from yoasovi.extras import need
+
+if TYPE_CHECKING:
+    from yoasovi.experiments.rows import Table
 
 STUDIES = ("table1", "figure1", "figure2", "networks", "errata")
 # Seeds of a full run and of a quick one.
-_SEEDS = {"table1": (10, 2), "figure2": (3, 1), "networks": (3, 1), "errata": (8, 3)}
+_SEEDS = {"table1": (10, 2), "figure1": (1, 1), "figure2": (3, 1), "networks": (3, 1), "errata": (8, 3)}
 
 
 def reproduce(
@@ -38,30 +43,39 @@ def reproduce(
         positive_integer("seeds", "reproduce", seeds)
     workers = workers if workers is not None else os.cpu_count() or 1
     positive_integer("workers", "reproduce", workers)
-    chosen = STUDIES if what == "all" else (what,)
-    _check_packages(chosen)
     for name in sets:
         fcps.check_name(name)
+    chosen = STUDIES if what == "all" else (what,)
+    _check_packages(chosen)
     files.writable(out)
-    found = []
+
+    def command(study: str) -> str:
+        """Give the command that does the same again."""
+        words = ["yoasovi", "reproduce", study, *(["--quick"] if quick else []), *(["--seeds", str(seeds)] if seeds else [])]
+        return " ".join([*words, *(["--sets", ",".join(sets)] if sets else []), "--out", str(out)])
+
+    from yoasovi.experiments import page, rows
+
+    tables = []
     for study in chosen:
-        command = _command(study, out, quick, seeds, sets)
-        if study == "figure1":
-            figure1.report(out, command)
-            continue
-        count = seeds or _SEEDS[study][quick]
-        todo, measure, report = _parts(study, quick, count, sets)
-        found += report(rows.run(measure, todo, out, workers, say), out, command)
+        todo, measure, report = _parts(study, quick, seeds or _SEEDS[study][quick], sets)
+        found = rows.run(measure, todo, out, workers, say)
+        tables += report(found, out, command(study))
     if what == "all":
-        files.write(out.with_name(out.name + ".md"), page.page(out, _command("all", out, quick, seeds, sets)))
-    return found
+        files.write(out.with_name(out.name + ".md"), page.page(out, command("all")))
+    return tables
 
 
-def _parts(study, quick, count, sets) -> tuple[list[Task], rows.Measure, Callable[[list[Row], Path, str], list[Table]]]:
+def _parts(study: str, quick: bool, seeds: int, sets: tuple[str, ...]) -> tuple[list, Any, Any]:
+    """Give what a study has to run, how a row is made, and what is made of the rows."""
+    from yoasovi.experiments import errata, figure1, figure2, networks, table1
+
+    if study == "figure1":  # nothing random in it
+        return [], None, figure1.report
     if study == "figure2":
-        return figure2.tasks(quick, count, sets), figure2.measure, figure2.report
+        return figure2.tasks(quick, seeds, sets), figure2.measure, figure2.report
     module = {"table1": table1, "networks": networks, "errata": errata}[study]
-    return module.tasks(quick, count), module.measure, module.report
+    return module.tasks(quick, seeds), module.measure, module.report
 
 
 def _check_packages(studies: tuple[str, ...]) -> None:
@@ -70,10 +84,3 @@ def _check_packages(studies: tuple[str, ...]) -> None:
         need("sklearn.mixture", "bench")
     if set(studies) & {"figure1", "figure2", "networks"}:
         need("matplotlib.figure", "report")
-
-
-def _command(what, out, quick, seeds, sets) -> str:
-    """Give the command that does the same again."""
-    words = ["yoasovi", "reproduce", what, *(["--quick"] if quick else []), *(["--seeds", str(seeds)] if seeds else [])]
-    words += ["--sets", ",".join(sets)] if sets else []
-    return " ".join([*words, "--out", str(out)])

@@ -59,7 +59,7 @@ def run(measure: Measure, tasks: list[Task], out: Path, workers: int, say: Say =
     """Run what is not finished yet, in `workers` processes, and give all rows in the order of the tasks."""
     positive_integer("workers", "reproduce", workers)
     todo = [task for task in tasks if any(finished(task, out, seed) is None for seed in task.seeds)]
-    if len(todo) < len(tasks):
+    if todo != tasks:
         say(f"{tasks[0].study}: {len(tasks) - len(todo)} of {len(tasks)} lines of the table were already there")
     for i, task in enumerate(_done(measure, todo, out, workers)):
         say(f"{task.study}: {task.problem}, {task.method} done ({i + 1} of {len(todo)})")
