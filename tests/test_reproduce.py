@@ -53,15 +53,16 @@ def test_rows_already_done_are_not_run_again_after_an_interruption(tmp_path):
     assert rows.run(third, tasks(), tmp_path, 1) == found and third.calls == []
 
 
-def test_rows_made_with_other_settings_or_broken_ones_are_made_again(tmp_path):
-    rows.run(Counted(), tasks(steps=10), tmp_path, 1)
-    other = Counted()
-    rows.run(other, tasks(steps=20), tmp_path, 1)
-    assert len(other.calls) == 6
-    tasks()[0].path(tmp_path, 1).write_text('{"elbo": 1')
-    again = Counted()
-    rows.run(again, tasks(steps=20), tmp_path, 1)
-    assert again.calls == [("a+", 1)]
+def test_rows_of_other_settings_are_kept_apart_and_broken_or_outdated_ones_are_made_again(tmp_path):
+    counts = [Counted() for _ in range(4)]
+    full = rows.run(counts[0], tasks(steps=10), tmp_path, 1)
+    rows.run(counts[1], tasks(steps=20), tmp_path, 1)
+    assert rows.run(counts[2], tasks(steps=10), tmp_path, 1) == full
+    first, *_, last = tasks(steps=10)
+    first.path(tmp_path, 1).write_text('{"elbo": 1')
+    last.path(tmp_path, 2).write_text(json.dumps({**last.head(2), "jax": "0.0", "elbo": 9.0}))
+    assert rows.run(counts[3], tasks(steps=10), tmp_path, 1) == full
+    assert [len(c.calls) for c in counts[:3]] == [6, 6, 0] and counts[3].calls == [("a+", 1), ("b, c", 2)]
 
 
 def test_two_processes_give_the_rows_of_one(tmp_path):

@@ -46,9 +46,10 @@ class Task:
         return {**name, "settings": settings, "yoasovi": version("yoasovi"), "jax": version("jax")}
 
     def path(self, out: Path, seed: int) -> Path:
-        """Give the file of a row."""
+        """Give the file of a row; rows of other settings, as those of a quick run, have files of their own."""
+        words = [self.problem, self.method, *(f"{k} {v}" for k, v in self.settings), f"{seed}.json"]
         plain = lambda text: "".join(c if c.isalnum() or c in "-+." else "_" for c in text)
-        return out / ".rows" / self.study / f"{plain(self.problem)}.{plain(self.method)}.{seed}.json"
+        return out / ".rows" / self.study / ".".join(map(plain, words))
 
 
 Measure = Callable[[Task, int], Row]
