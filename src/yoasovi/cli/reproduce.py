@@ -29,10 +29,12 @@ def reproduce(
     tables = run(what, out, quick=quick, seeds=seeds, sets=names, workers=workers, say=say)
     terminal = console()
     for table in tables:
-        terminal.print(_shown(table))
-        for note in table.notes:
-            terminal.print(note, style="dim", highlight=False, markup=False)
-    terminal.print(f"Written to {out}" + (f" and {out}.md" if what == "all" else ""), highlight=False, markup=False)
+        terminal.print(_shown(table.narrow()))
+    for note in dict.fromkeys(note for table in tables for note in table.notes):
+        terminal.print(note, style="dim", highlight=False, markup=False)
+    whole = "all columns, the figures and every row"
+    page = f", the page in {out}.md" if what == "all" else ""
+    terminal.print(f"Written: {whole} in {out}{page}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _shown(table):
@@ -41,7 +43,8 @@ def _shown(table):
 
     shown = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, head in enumerate(table.head):
-        shown.add_column(head, justify="left" if i == 0 else "right")
+        text = i == 0 or head in ("method", "the paper", "what holds", "evidence")
+        shown.add_column(head, justify="left" if text else "right", overflow="fold", no_wrap=head == "method")
     for line in table.cells:
         shown.add_row(*line)
     return shown

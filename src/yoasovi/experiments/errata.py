@@ -137,11 +137,11 @@ def lucky(seeds: int) -> Evidence:
     """Look again at what a run reported."""
     fits = _runs(NAIVE, seeds)
     reported, fresh = _mean(fits, lambda f: f.reported_elbo), _mean(fits, lambda f: f.elbo.value)
-    start = _mean(_runs("yoasovi-naive", seeds, max_steps=1, learning_rate=1e-30), lambda f: f.elbo.value)
+    start = _mean(_runs(NAIVE, seeds, max_steps=1), lambda f: f.elbo.value)
     found = {"reported": reported, "fresh": fresh, "start": start, "runs": seeds}
     return found, (
         f"on (2,2) `yoasovi-naive` reports {number(reported, 0)}, {number(reported - fresh, 0)} nats more than fresh draws "
-        f"from its q say ({number(fresh, 0)}); before the first step they said {number(start, 0)}."
+        f"from its q say ({number(fresh, 0)}); after the first step they said {number(start, 0)}."
     )
 
 

@@ -164,7 +164,7 @@ def table(rows: list[Row]) -> Table:
     head = ("set", "method", "evaluations", "run s", "CPU s", "reported ELBO", "ELBO on fresh draws", "nats below CAVI",
             "Rand index")  # fmt: skip
     title = "FCPS sets: mean ± SD over seeds; the Rand index is adjusted for chance, 1 is the classes themselves"
-    return Table(title, head, cells)
+    return Table(title, head, cells, wide=("run s", "CPU s"))
 
 
 def _draw_paths(rows: list[Row], x: str, label: str, path: Path) -> None:

@@ -169,12 +169,19 @@ def groups(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
 
 @dataclass(frozen=True)
 class Table:
-    """A table for people: cells are text already."""
+    """A table for people: cells are text already. `wide` columns are left out where there is little room."""
 
     title: str
     head: tuple[str, ...]
     cells: Sequence[tuple[str, ...]]
     notes: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
+
+    def narrow(self) -> Table:
+        """Give the table without its wide columns."""
+        kept = [i for i, name in enumerate(self.head) if name not in self.wide]
+        pick = lambda line: tuple(line[i] for i in kept)
+        return Table(self.title, pick(self.head), [pick(line) for line in self.cells], self.notes)
 
     def markdown(self) -> str:
         """Give the table and its notes as Markdown; figures are set to the right."""
