@@ -13,6 +13,7 @@ import typer
 from yoasovi.cli.data import given_data
 from yoasovi.cli.errors import OneLineErrors
 from yoasovi.cli.models import BUILT_INS, find_model
+from yoasovi.cli.reproduce import reproduce
 from yoasovi.cli.runs import Row, as_json, dic, optimum, quiet_warnings, run, run_seeds, write_report
 from yoasovi.cli.settings import read_settings
 from yoasovi.cli.tables import console, footnotes, print_notes, print_rows
@@ -244,3 +245,6 @@ def report(
         path = answer.report(out)
         verdict = answer.diagnose()
     print(f"{verdict.grade}: {verdict.advice}\nReport: {path}")
+
+
+app.command()(reproduce)

@@ -360,9 +360,11 @@ def observations(model: Any) -> np.ndarray | None:
 
 def cluster_chart(fit: Any) -> Chart | None:
     """The first two columns of a mixture's data, by the component each observation most likely belongs to."""
-    y, rule = (getattr(fit.model, name, None) for name in ("data", "predictive"))  # the model may be absent
-    component = getattr(rule, "component", None)
-    if component is None or np.ndim(y) != 2 or y.shape[1] < 2:
+    component = getattr(getattr(fit.model, "predictive", None), "component", None)  # or the model is absent
+    if component is None:
+        return None
+    y = fit.model.data
+    if np.ndim(y) != 2 or y.shape[1] < 2:
         return None
     from yoasovi.models.mixture import responsibilities
 
