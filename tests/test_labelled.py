@@ -45,7 +45,8 @@ def exact_loo(X, y):
 
 def test_groups_have_chain_and_draw_and_the_models_own_dims(fit, line):
     tree = fit.to_datatree()
-    assert set(tree.children) == {"posterior", "log_likelihood", "sample_stats", "observed_data"}
+    groups = {"posterior", "posterior_predictive", "log_likelihood", "sample_stats", "observed_data"}
+    assert set(tree.children) == groups
     assert dict(tree.posterior.sizes) == {"chain": 1, "draw": 1000, "w_dim_0": 2}
     assert tree.log_likelihood["y"].dims == ("chain", "draw", "row")
     assert tree.observed_data["y"].dims == ("row",)
