@@ -82,6 +82,7 @@ def main():
             found = {}
             for kind in (SVI, YOASOVI):
                 svi = kind(model, guide, numpyro.optim.Adam(rate), loss)
+                svi.init(keys[0], *args)  # an automatic guide remembers its first call, which must not be a traced one
                 one = lambda key, svi=svi, args=args: svi.run(key, STEPS, *args, progress_bar=False).params
                 found[kind] = np.asarray(jax.lax.map(fresh, jax.jit(jax.vmap(one))(keys)))
             show = lambda x: f"{x.mean():.3f} ({x.max():.3f})"
