@@ -269,7 +269,7 @@ def test_a_numpyro_model_predicts_at_its_own_and_at_new_arguments():
         with numpyro.plate("n", len(x)):
             numpyro.sample("y", dist.Normal(a * x, 0.5), obs=y)
 
-    fit = yo.fit(yo.from_numpyro(line, X[:, 0], y=2.0 * X[:, 0]), progress=False)
+    fit = yo.fit(yo.from_numpyro(line, X[:, 0], y=2.0 * X[:, 0]), "advi", learning_rate=0.03, max_steps=3000, progress=False)
     made = fit.predict(n=300)
     assert made["y"].shape == (300, 60) and abs(np.mean(made["y"] - 2.0 * X[:, 0])) < 0.1
     new = fit.predict({"x": np.array([1.0, 3.0]), "y": None}, n=200)
