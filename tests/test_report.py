@@ -82,7 +82,9 @@ def test_names_from_users_are_escaped_everywhere(page):
 def test_several_fits_stand_side_by_side(fit, tmp_path):
     cut = dict(stop_reason=StopReason.MAX_STEPS, num_steps=20, _verdicts={})
     other = replace(fit, method=replace(fit.method, name="another"), **cut)
+    spent = fit.num_values
     text = html.write([fit, other], tmp_path / "two.html", "a comparison").read_text()
+    assert fit.num_values == spent and f">{spent:,}<" in text  # looking is not part of the cost
     assert 'class="verdict failed"' in text and text.count('class="verdict') == text.count("<details>") == 2
     with pytest.raises(ValueError, match=r"`path` of `report` must be a file name that ends in .html"):
         fit.report(tmp_path / "report.pdf")
