@@ -7,6 +7,7 @@ import argparse
 import time
 import warnings
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -39,12 +40,12 @@ def correlated():
 
 def eight_schools():
     """Centred: the scale of the effects depends on tau."""
-    return yo.models.HierarchicalNormal(EFFECTS, sd=ERRORS, centered=True)
+    return replace(yo.models.HierarchicalNormal(EFFECTS, sd=ERRORS, centered=True), name="eight schools, centred")
 
 
 def eight_schools_non_centred():
     """The same posterior, reparameterised."""
-    return yo.models.HierarchicalNormal(EFFECTS, sd=ERRORS)
+    return replace(yo.models.HierarchicalNormal(EFFECTS, sd=ERRORS), name="eight schools, non-centred")
 
 
 def funnel(d=9):

@@ -82,7 +82,9 @@ def test_names_from_users_are_escaped_everywhere(page):
 def test_several_fits_stand_side_by_side(fit, tmp_path):
     cut = dict(stop_reason=StopReason.MAX_STEPS, num_steps=20, _verdicts={})
     other = replace(fit, method=replace(fit.method, name="another"), **cut)
+    spent = fit.num_values
     text = html.write([fit, other], tmp_path / "two.html", "a comparison").read_text()
+    assert fit.num_values == spent and f">{spent:,}<" in text  # looking is not part of the cost
     assert 'class="verdict failed"' in text and text.count('class="verdict') == text.count("<details>") == 2
     with pytest.raises(ValueError, match=r"`path` of `report` must be a file name that ends in .html"):
         fit.report(tmp_path / "report.pdf")
@@ -269,7 +271,7 @@ def test_a_numpyro_model_predicts_at_its_own_and_at_new_arguments():
         with numpyro.plate("n", len(x)):
             numpyro.sample("y", dist.Normal(a * x, 0.5), obs=y)
 
-    fit = yo.fit(yo.from_numpyro(line, X[:, 0], y=2.0 * X[:, 0]), progress=False)
+    fit = yo.fit(yo.from_numpyro(line, X[:, 0], y=2.0 * X[:, 0]), "advi", learning_rate=0.03, max_steps=3000, progress=False)
     made = fit.predict(n=300)
     assert made["y"].shape == (300, 60) and abs(np.mean(made["y"] - 2.0 * X[:, 0])) < 0.1
     new = fit.predict({"x": np.array([1.0, 3.0]), "y": None}, n=200)

@@ -33,8 +33,8 @@ class Keys:
     size: ClassVar[int] = 1
 
     def at(self, key, step, size):
-        """Give the key of a step."""
-        return jax.random.fold_in(key, step)
+        """Give the key of a step, shape (1,)."""
+        return jax.random.fold_in(key, step)[None]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,10 @@ class Guided:
 
     def noise_size(self, density):
         return 2
+
+    def draw(self, density, params, uniform):
+        """Give nothing: the guide's draws stay inside its loss."""
+        return jnp.asarray(0.0)
 
     def draw_with_log_q(self, density, params, uniform):
         """Make a key of two uniform numbers; log q is in the loss already."""
@@ -70,12 +74,12 @@ class LossGradient:
 
     def evaluate(self, problem, params, uniform):
         def loss(params):
-            value = problem.family.loss(params, uniform)
+            value = problem.family.loss(params, uniform[0])
             return value, value
 
         differentiate = jax.jacfwd if self.forward else jax.grad
         gradient, value = differentiate(loss, has_aux=True)(params)
-        return Seen(gradient, None, None, jnp.asarray(1.0), -value)
+        return Seen(gradient, jnp.zeros(1), None, jnp.ones(1), -value[None])
 
     def direction(self, problem, params, memory, uniform, seen):
         """Give the gradient of the loss with its value, which some optimisers want."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -40,6 +42,17 @@ class Chart:
     y_log: bool = False
     view: tuple[float, float] | None = None
     equal: bool = False  # both axes in the same units
+
+
+@contextmanager
+def uncounted(fits: list[Any]) -> Iterator[None]:
+    """Put counts back afterwards: a picture of a fit is no part of what the fit cost."""
+    spent = [fit.num_values for fit in fits]
+    try:
+        yield
+    finally:
+        for fit, values in zip(fits, spent, strict=True):
+            fit.num_values = values
 
 
 def thin(x: np.ndarray, y: np.ndarray, most: int = MOST) -> tuple[np.ndarray, np.ndarray]:
@@ -176,14 +189,12 @@ def draws(fit: Any, n: int = _DRAWS) -> Draws:
 
     local = {s.name for s in fit.model.density.local_sites}
     few = isinstance(fit.family, Gaussian) and fit.family.noise_size(fit.model.density) <= KERNELS_UP_TO
-    spent = fit.num_values
     if fit.kept is not None:  # loaded without its model: the draws that were saved, as they are
         names, sites, saved = _flat(fit.sample(n), local)
         return Draws(names, saved, None, sites)
     own = _flat(fit.sample(n, corrected=False), local)
     can = few and fit.model.differentiable and bool(np.isfinite(fit.log_ratio).all())
     corrected = _flat(fit.sample(n, corrected=True), local)[2] if can else None
-    fit.num_values = spent  # a picture of the fit is no part of what the fit cost
     return Draws(own[0], own[2], corrected, own[1])
 
 

@@ -39,7 +39,8 @@ def write(
     check(len(fits) > 0, "fits", "report", "at least one fit", fits)
     path = Path(path)
     check(path.suffix in (".html", ".htm"), "path", "report", "a file name that ends in .html", str(path))
-    page = render(fits, title, rerun or _code(fits, path), names or _names(fits))
+    with content.uncounted(fits):
+        page = render(fits, title, rerun or _code(fits, path), names or _names(fits))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     return path
@@ -50,9 +51,10 @@ def render(fits: list[Any], title: str | None, rerun: str, names: list[str]) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict is the first thing on the page
         verdicts = [fit.diagnose() for fit in fits]
-        founds = [content.draws(fit) for fit in fits]
-    page = _Page()
-    alone = len(fits) == 1
+        with content.uncounted(fits):
+            founds = [content.draws(fit) for fit in fits]
+    top = _top(fits, verdicts, names)  # before charts are drawn: some of them evaluate log p
+    page, alone = _Page(), len(fits) == 1
     if alone:
         _one(page, fits[0], verdicts[0], founds[0])
     else:
@@ -67,7 +69,7 @@ def render(fits: list[Any], title: str | None, rerun: str, names: list[str]) -> 
     first = fits[0]
     about = f"{first.method.name}, {first.family.name}, seed {first.seed}" if alone else ", ".join(names)
     head = (f'<header class="top"><p class="eyebrow">{kind} · yoasovi</p><h1>{escape(heading)}</h1>'
-            f'<p class="lead">{escape(about)} · {when}</p>{_top(fits, verdicts, names)}</header>')  # fmt: skip
+            f'<p class="lead">{escape(about)} · {when}</p>{top}</header>')  # fmt: skip
     return _PAGE.format(
         title=escape(f"{heading}: {_WORDS[verdicts[0].grade].lower()} fit" if alone else heading), css=_asset("report.css"),
         head=head, body="".join(page.parts), charts=_json(page.charts), js=_asset("report.js"),

@@ -26,7 +26,8 @@ def plot(fit: Any, kind: str = "all", columns: int = 3) -> Any:
         (of a mixture), or "all".
     """
     check(kind in KINDS, "kind", "plot", f"one of {', '.join(KINDS)}", kind)
-    charts = _charts(fit, kind)
+    with content.uncounted([fit]):
+        charts = _charts(fit, kind)
     if not charts:
         raise ValueError(f"`plot` has nothing to show for kind {kind!r}: {fit.model.name} has no such chart.")
     figures = need("matplotlib.figure", "report")

@@ -77,7 +77,7 @@ def weighted(model: Model, log_likelihood: Callable, weight: np.ndarray) -> Mode
     data, count = {"rows": model.data, "weight": weight}, int(weight.sum())
     return replace(
         model, log_likelihood=Weighted(log_likelihood), log_marginal=RealRows(log_likelihood, count), data=data,
-        labels=Labels(blocks={"y": (count,)}),
+        labels=Labels(blocks={"y": (count,)}), predictive=None,
     )  # fmt: skip
 
 
