@@ -79,11 +79,11 @@ class LossGradient:
 
         differentiate = jax.jacfwd if self.forward else jax.grad
         gradient, value = differentiate(loss, has_aux=True)(params)
-        return Seen(gradient, jnp.zeros(1), None, jnp.ones(1), -value[None])
+        return Seen(jax.tree.map(lambda g: g[None], gradient), None, None, jnp.ones(1), -value[None])
 
     def direction(self, problem, params, memory, uniform, seen):
         """Give the gradient of the loss with its value, which some optimisers want."""
-        return (seen.theta, -seen.elbo), memory
+        return (jax.tree.map(lambda g: g[0], seen.theta), -seen.elbo[0]), memory
 
 
 @dataclass(frozen=True)
