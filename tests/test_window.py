@@ -168,6 +168,15 @@ def test_a_full_covariance_at_a_hundred_parameters_converges_from_a_cold_start()
     assert fit.converged and fit.elbo.value > -0.3 and fit.num_gradients < 3_000
 
 
+def test_a_stiff_direction_does_not_throw_the_mean():
+    """A Gaussian of condition 1e6, turned: lines and the axes' scales once fought over it for 10,000 gradients."""
+    turned = np.linalg.qr(np.random.default_rng(0).normal(size=(25, 25)))[0]
+    rows = turned * np.geomspace(1.0, 1e3, 25)[:, None]
+    fit = yo.fit(density(lambda p: -0.5 * jnp.sum((rows @ (p["x"] - 1.0)) ** 2), 25))
+    best = 12.5 * np.log(2 * np.pi) - np.log(np.geomspace(1.0, 1e3, 25)).sum()
+    assert fit.converged and fit.elbo.value > best - 0.1 and fit.num_gradients < 2_000
+
+
 def test_heavy_tails_do_not_bias_the_scales():
     """Student t with 5 degrees of freedom: the best Gaussian has a known scale, found by quadrature."""
     df = 5.0

@@ -102,11 +102,12 @@ def newton(fitted: Line, length: jax.Array, trust: jax.Array) -> Newton:
     else:
         precision, axes = jnp.linalg.eigh(jnp.eye(len(fitted.slope)) - fitted.slope)
         along = axes.T @ fitted.intercept
-    precision = jnp.clip(precision, 1.0 / trust, trust)
+    # A variance may shrink by `trust` at most, but the mean must not be thrown as far as a flatter target would allow.
+    precision = jnp.maximum(precision, 1.0 / trust)
     shift = length * along / precision
     longest = jnp.maximum(jnp.max(jnp.abs(shift)), 1e-30)
     shift = shift * jnp.minimum(1.0, 1.5 * jnp.sqrt(trust) / longest)
-    damped = precision**length
+    damped = jnp.minimum(precision, trust) ** length
     expected = jnp.sum(along * shift - 0.5 * precision * shift**2)
     expected += 0.5 * jnp.sum(precision * (1.0 - 1.0 / damped) - jnp.log(damped))
     return Newton(shift if axes is None else axes @ shift, -0.5 * jnp.log(damped), axes, expected)

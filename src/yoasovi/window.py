@@ -246,7 +246,7 @@ class Window:
 
         paying = seen.better & (seen.gain > jnp.maximum(0.5 * expected, 0.1))
         blurred = ~paying & (noise > 0.25 * signal)
-        failures = jnp.where(paying, 0, control.failures + (~blurred))
+        failures = jnp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse)))
         undecided = ~seen.better & ~seen.worse
         grow = jnp.where(full, blurred, undecided)
         size = jnp.where(grow, even(1.5 * control.size), control.size)
@@ -256,15 +256,16 @@ class Window:
         # Where a full line costs little more, correlations soon deserve one: along the axes alone progress can crawl.
         most = 8 if full_size <= 4 * self.first else 40
         little = seen.gain + self.sure * seen.se < 1.0
-        scales_done = (~seen.worse & (near | little | (windows > most))) | (windows > most + 20) | (size > capacity)
+        crossed = (failures >= 3) & (full_size > 0)  # what fails along the axes may be a matter of correlations
+        scales_done = (~seen.worse & (near | little | (windows > most))) | (windows > most + 20) | (size > capacity) | crossed
         line_done = (failures >= 2) | (size > capacity)
 
         here = control._replace(
             size=jnp.minimum(size, capacity), length=length, trust=trust, failures=failures, windows=windows
         )
         to_line = here._replace(
-            kind=jnp.asarray(LINE), size=jnp.maximum(control.size, full_size), length=jnp.minimum(length, 1.0),
-            failures=jnp.asarray(0), windows=jnp.asarray(0), asked=control.asked + 1,
+            kind=jnp.asarray(LINE), size=jnp.maximum(control.size, full_size),
+            length=jnp.where(crossed, 1.0, jnp.minimum(length, 1.0)), failures=jnp.asarray(0), windows=jnp.asarray(0), asked=control.asked + 1,
         )  # fmt: skip
         to_steps = self._first_steps(problem)
         # A line that fails far from the posterior says that it was asked too soon; one that fails near it, that the
