@@ -27,9 +27,9 @@ which refuses improvements and welcomes everything else."""
 _FIGURE2 = """\
 The paper shows two of Ultsch's Fundamental Clustering Problems; these come from the data files of `pyclustering`. The
 model is the paper's mixture with means N(centre of the data, (2 × its SD)²) and a noise variance of 1/K of the data's;
-of EngyTime 500 points are used, evenly spaced through the file. To look at a run along the way it is run again from the
-same seed, which gives the same bits, up to that iteration: every point is an ELBO on 1,000 fresh draws. Dotted: what
-`yoasovi-naive` says of itself there. Panels show what lies between the worst start and the optimum; a line may leave
+of sets with more than 500 points, 500 are used, evenly spaced through the file. To look at a run along the way it is
+run again from the same seed, which gives the same bits, up to that iteration: every point is an ELBO on 1,000 fresh
+draws. Dotted: what `yoasovi-naive` says of itself there. Panels show what lies between the worst start and the optimum; a line may leave
 below. Time is the processor's for the whole fit, spread evenly over its iterations: the machine had other work too."""
 
 _CLUSTERS = """\

@@ -194,8 +194,8 @@ def number(x: float | None, digits: int = 1) -> str:
     """Write a number for people; a dash where there is none."""
     if x is None:
         return "–"
-    text = f"{x:.2e}" if abs(x) >= 1e6 else f"{x:,.{digits}f}"
-    return text.replace("-", "−") if x < 0 else text
+    text = f"{abs(x):.2e}" if abs(x) >= 1e6 else f"{abs(x):,.{digits}f}"
+    return f"−{text}" if x < 0 and text.strip("0.") else text
 
 
 def plus_minus(rows: list[Row], name: str, digits: int = 1) -> str:
