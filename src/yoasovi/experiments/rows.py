@@ -184,8 +184,9 @@ class Table:
         return Table(self.title, pick(self.head), [pick(line) for line in self.cells], self.notes)
 
     def markdown(self) -> str:
-        """Give the table and its notes as Markdown; figures are set to the right."""
-        rule = [":--" if i == 0 else "--:" for i in range(len(self.head))]
+        """Give the table and its notes as Markdown; figures are set to the right, words to the left."""
+        long = lambda i: any(len(line[i]) > 40 for line in self.cells)
+        rule = [":--" if i == 0 or name == "method" or long(i) else "--:" for i, name in enumerate(self.head)]
         lines = ["| " + " | ".join(x.replace("|", "\\|") for x in line) + " |" for line in (self.head, rule, *self.cells)]
         return "\n".join(lines + [""] + [f"{note}\n" for note in self.notes])
 
