@@ -40,11 +40,12 @@ def reproduce(
 def _shown(table):
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, head in enumerate(table.head):
         text = i == 0 or head in ("method", "the paper", "what holds", "evidence")
         shown.add_column(head, justify="left" if text else "right", overflow="fold", no_wrap=head == "method")
     for line in table.cells:
-        shown.add_row(*line)
+        shown.add_row(*map(Text, line))  # as it is: brackets are no markup
     return shown

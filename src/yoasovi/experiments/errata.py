@@ -192,7 +192,7 @@ def _likelihoods(likelihood, data, mu):
     return jax.lax.map(lambda m: jnp.sum(likelihood({"mu": m}, data)), mu, batch_size=50)
 
 
-def _cosine(strictness: float, centred: bool, seed: int, draws: int = 20_000) -> float:
+def _cosine(strictness: float, centred: bool, seed: int, draws: int = 10_000) -> float:
     model = mixture("mixture-2-2", "paper")
     family = choose_family(model, NAIVE, "auto")[0]
     with precision():

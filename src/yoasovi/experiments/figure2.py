@@ -21,7 +21,7 @@ from yoasovi.models.mixture import cavi
 from yoasovi.result import Fit
 
 SETS = ("EngyTime", "Hepta", "Lsun", "Tetra", "TwoDiamonds", "WingNut", "Chainlink")
-MOST = 500  # points of EngyTime, as in the paper; the others are whole
+MOST = 500  # points, as the author has them of EngyTime; sets with more are thinned evenly
 SKLEARN = "scikit-learn"
 # Iterations at which a run is stopped to look at its q; each method then goes on to its own end or limit.
 LOOKS = {

@@ -184,8 +184,9 @@ class Table:
         return Table(self.title, pick(self.head), [pick(line) for line in self.cells], self.notes)
 
     def markdown(self) -> str:
-        """Give the table and its notes as Markdown; figures are set to the right."""
-        rule = [":--" if i == 0 else "--:" for i in range(len(self.head))]
+        """Give the table and its notes as Markdown; figures are set to the right, words to the left."""
+        long = lambda i: any(len(line[i]) > 40 for line in self.cells)
+        rule = [":--" if i == 0 or name == "method" or long(i) else "--:" for i, name in enumerate(self.head)]
         lines = ["| " + " | ".join(x.replace("|", "\\|") for x in line) + " |" for line in (self.head, rule, *self.cells)]
         return "\n".join(lines + [""] + [f"{note}\n" for note in self.notes])
 
@@ -194,8 +195,8 @@ def number(x: float | None, digits: int = 1) -> str:
     """Write a number for people; a dash where there is none."""
     if x is None:
         return "–"
-    text = f"{x:.2e}" if abs(x) >= 1e6 else f"{x:,.{digits}f}"
-    return text.replace("-", "−") if x < 0 else text
+    text = f"{abs(x):.2e}" if abs(x) >= 1e6 else f"{abs(x):,.{digits}f}"
+    return f"−{text}" if x < 0 and text.strip("0.") else text
 
 
 def plus_minus(rows: list[Row], name: str, digits: int = 1) -> str:
