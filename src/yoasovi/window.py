@@ -257,7 +257,8 @@ class Window:
         most = 8 if full_size <= 4 * self.first else 40
         little = seen.gain + self.sure * seen.se < 1.0
         crossed = (failures >= 3) & (full_size > 0)  # what fails along the axes may be a matter of correlations
-        scales_done = (~seen.worse & (near | little | (windows > most))) | (windows > most + 20) | (size > capacity) | crossed
+        over = (windows > most + 20) | (size > capacity) | crossed
+        scales_done = over | (~seen.worse & (near | little | (windows > most)))
         line_done = (failures >= 2) | (size > capacity)
 
         here = control._replace(
@@ -265,7 +266,8 @@ class Window:
         )
         to_line = here._replace(
             kind=jnp.asarray(LINE), size=jnp.maximum(control.size, full_size),
-            length=jnp.where(crossed, 1.0, jnp.minimum(length, 1.0)), failures=jnp.asarray(0), windows=jnp.asarray(0), asked=control.asked + 1,
+            length=jnp.where(crossed, 1.0, jnp.minimum(length, 1.0)), failures=jnp.asarray(0), windows=jnp.asarray(0),
+            asked=control.asked + 1,
         )  # fmt: skip
         to_steps = self._first_steps(problem)
         # A line that fails far from the posterior says that it was asked too soon; one that fails near it, that the
