@@ -97,6 +97,7 @@ def reached(folder):
     return max((json.loads(path.open("rb").readline())["head"]["step"] for path in slots), default=-1)
 
 
+@pytest.mark.slow
 def test_a_fit_killed_at_25_random_moments_resumes_to_the_same_bits(tmp_path):
     model, rng = find_model("linear", "advi"), np.random.default_rng(7)
     whole = yo.fit(model, "advi", max_steps=STEPS)

@@ -46,6 +46,7 @@ def breaking(model):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear", "logistic", "eight-schools"])
 def test_a_model_that_is_nan_at_a_tenth_of_all_draws_lands_where_it_would_without(name):
     model = breaking(find_model(name))

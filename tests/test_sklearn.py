@@ -7,6 +7,8 @@ A fit compiles for each number of columns. The checks on three columns run by de
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow  # run by `make test-slow`
+
 pytest.importorskip("sklearn")
 
 from sklearn.exceptions import ConvergenceWarning
@@ -45,7 +47,7 @@ def test_scikit_learns_checks_on_three_columns_pass(estimator):
     assert done > 25
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda x: type(x).__name__)
 def test_all_of_scikit_learns_checks_pass(estimator):
