@@ -228,6 +228,7 @@ def nuts():
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("i", range(3), ids=["linear", "logistic", "poisson"])
 def test_corrected_moments_and_loo_agree_with_nuts(i, glm_fits, nuts):
     fit, (draws, loo) = glm_fits[i], nuts[i]

@@ -144,7 +144,8 @@ def test_the_table_has_the_printed_row_beside_the_measured_one(naive_rows, tmp_p
     assert float(line["printed_elbo"]) == -4005.4 and line["seeds"] == "8"
     whole = json.loads((tmp_path / "table1.json").read_text())
     assert whole["rows"] == naive_rows and whole["versions"]["jax"] and whole["machine"]["cores"] == os.cpu_count()
-    assert naive_rows[0]["compile_s"] > 0 and naive_rows[0]["cpu_s"] is None and naive_rows[1]["compile_s"] == 0
+    # The processor's time is that of a fit which found its program compiled; the second did, whatever ran before.
+    assert all((row["compile_s"] > 0) == (row["cpu_s"] is None) for row in naive_rows) and naive_rows[1]["compile_s"] == 0
 
 
 def test_a_run_looked_at_along_the_way_is_one_run(monkeypatch):
