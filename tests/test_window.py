@@ -9,8 +9,10 @@ from numpyro.distributions import constraints
 
 import yoasovi as yo
 from yoasovi import correction, curvature
+from yoasovi.acceptance import Journey
 from yoasovi.families import FullRank, MeanField
 from yoasovi.gradients import Problem
+from yoasovi.start import climb
 from yoasovi.window import Window, paired_gain
 
 
@@ -160,6 +162,31 @@ def test_a_warm_start_into_a_degenerate_mode_is_undone():
     )  # fmt: skip
     fit = yo.fit(model, max_steps=8_000)
     assert fit.elbo.value > -33.2
+
+
+def test_a_climb_without_end_is_given_up_early():
+    """Density that rises for ever (a hierarchy whose scale goes to zero) used to take all of the budget, for nothing."""
+
+    def endless(x):  # along a ridge that bends, so that steps stay short
+        bend = x[1] - np.sin(3.0 * x[0])
+        return 10.0 * x[0] - 200.0 * bend**2, np.array([10.0 + 1200.0 * bend * np.cos(3.0 * x[0]), -400.0 * bend])
+
+    endless_climb = climb(endless, np.zeros(2), 100, near=400.0)
+    assert endless_climb.given_up and endless_climb.gradients < 50
+    calm = climb(lambda x: (-0.5 * x @ x, -x), np.full(2, 3.0), 100, near=40.0)
+    assert not calm.given_up and np.abs(calm.top).max() < 0.1
+
+
+def test_a_loss_with_heavy_tails_is_undone(x64):
+    """Its mean is smaller than twice its own error, which used to pass for undecided."""
+    model = density(lambda p: -jnp.exp(jnp.abs(p["x"])).sum(), 1)
+    problem = Problem(model.density, MeanField(), model.inputs)
+    narrow, wide = (problem.family.init(jnp.zeros(1), jnp.full(1, s), None) for s in (0.5, 40.0))
+    rule = Window()
+    control = rule.init(problem, jnp.asarray(16.0))
+    journey = Journey(wide, wide, narrow, jnp.asarray(0.0), jnp.asarray(True), jnp.asarray(True), (jnp.asarray(1.0),) * 3)
+    verdict = rule.judge(jax.random.key(0), control, problem, journey, jnp.asarray(0.0), jnp.asarray(1))
+    assert verdict.gain > -2.0 * verdict.gain_se and verdict.rollback and not verdict.accept
 
 
 def test_a_full_covariance_at_a_hundred_parameters_converges_from_a_cold_start():

@@ -20,7 +20,7 @@ from yoasovi.diagnostics import effective_size, importance_weights
 KERNELS_UP_TO, _DIRECTIONS = 30, 3
 _CENTRES, _ROUNDS = 1000, 6
 # Weights this even say that q has found all of the posterior; others may look even before a corner of it was seen.
-_EASY = 0.3
+_EASY = 0.5
 _WIDE = 1.5  # scale of the wide half of the first pool, relative to q
 
 Law = Callable[[np.ndarray], np.ndarray]  # eps (n, d) -> log density relative to N(0, I)

@@ -200,10 +200,13 @@ def settle(
         state.patience, verdict.missed, verdict.progressed, relative_change(state.params, params)
     )
     size, draws = plan.size, program.draws.size
+    # A window that went astray and was undone says nothing against the model.
+    astray = back & (trip.nonfinite < size)
+    refused = trip.refused._replace(run=jnp.where(astray, 0, trip.refused.run))
     spent = size * draws
     step = state.step + size
     reason = jnp.select(
-        [trip.refused.run >= program.max_nonfinite, verdict.settled | stop, verdict.stuck, step >= max_steps],
+        [refused.run >= program.max_nonfinite, verdict.settled | stop, verdict.stuck, step >= max_steps],
         [int(r) for r in (StopReason.NON_FINITE, StopReason.CONVERGED, StopReason.NO_STEP, StopReason.MAX_STEPS)],
         int(StopReason.RUNNING),
     )
@@ -212,7 +215,7 @@ def settle(
     gradients = state.gradients + (spent if pathwise else 0)
     new = State(
         params, incumbent, memory, baseline, verdict.yardstick, verdict.control, patience, step, state.turn + 1, values,
-        gradients, state.accepted + verdict.accept, state.rollbacks + back, trip.refused, reason,
+        gradients, state.accepted + verdict.accept, state.rollbacks + back, refused, reason,
     )  # fmt: skip
     info = TurnInfo(
         step, values + gradients, verdict.elbo, verdict.gain, verdict.gain_se, verdict.accept, back, verdict.strictness,

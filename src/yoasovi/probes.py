@@ -165,7 +165,7 @@ def search(fit, starts: int = 16, budget: int = 60, seed: int = 0, far: np.ndarr
             begins += list(far)
         ends: list[np.ndarray] = []
         for begin in begins:
-            top, spent = climb(landscape.look, begin, budget, enough=0.01)
+            top, spent, _ = climb(landscape.look, begin, budget, enough=0.01)
             landscape.gradients += spent
             if not any(np.sqrt(np.mean((top - x) ** 2)) < 0.5 for x in ends):
                 ends.append(top)

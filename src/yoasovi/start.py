@@ -21,6 +21,7 @@ from yoasovi.window import paired_gain
 _COLD_SCALE, _WARM_SCALE = float(np.exp(-1.0)), 0.02
 # How far one line may change a variance: a narrow q sees the curvature at one point, and may be believed far out.
 COLD_TRUST, WARM_TRUST = 16.0, 1e4
+_LONG_CLIMB = 40  # gradients
 
 
 class Begin(NamedTuple):
@@ -93,17 +94,31 @@ def warm_start(model: Model, family, clock: Clock, seed: int, restart: int = 0, 
         refused[1] += not broken and not np.isfinite(gradient).all()
         return value, gradient
 
-    top, spent = climb(look, np.asarray(centre), budget)
+    top, spent, given_up = climb(look, np.asarray(centre), budget, near=20.0 * density.dim)
+    if given_up:
+        return Begin(cold, COLD_TRUST, 0, spent, Nonfinite(*refused))
     warm, gain = call(clock, _warm, (density, family), inputs, top, scale, cold, seed, restart)
     better = bool(gain.mean > 0) and bool(np.isfinite(top).all())
     nonfinite = Nonfinite(log_p=refused[0] + int(gain.nonfinite), gradient=refused[1])
     return Begin(warm if better else cold, WARM_TRUST if better else COLD_TRUST, 2 * int(gain.pairs), spent, nonfinite)
 
 
-def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1) -> tuple[np.ndarray, int]:
-    """L-BFGS from x, until two steps in a row gain less than `enough` nats or `budget` gradients are spent."""
+class Climb(NamedTuple):
+    """The highest point of a climb, what it cost, and whether it was given up."""
+
+    top: np.ndarray
+    gradients: int
+    given_up: bool
+
+
+def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1, near: float = 0.0) -> Climb:
+    """L-BFGS from x, until two steps in a row gain less than `enough` nats or `budget` gradients are spent.
+
+    A climb that goes on and on but has gained less than `near` nats is given up: log p can rise for ever where the
+    posterior has no mass (a hierarchy whose scale goes to zero), and x was not far away.
+    """
     best: list[Any] = [-np.inf, x]
-    spent, lasts = [0], [-np.inf, 0]
+    spent, lasts, first, given_up = [0], [-np.inf, 0], [-np.inf], [False]
 
     def loss(x):
         if spent[0] >= budget:
@@ -113,6 +128,8 @@ def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1) -
         value, gradient = float(value), np.asarray(gradient, float)
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
             return 1e300, np.zeros_like(x)
+        if spent[0] == 1:
+            first[0] = value
         if value > best[0]:
             best[:] = value, x.copy()
         return -value, -gradient
@@ -122,10 +139,13 @@ def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1) -
         lasts[0] = best[0]
         if lasts[1] >= 2:
             raise StopIteration
+        given_up[0] = spent[0] >= _LONG_CLIMB and best[0] - first[0] < near
+        if given_up[0]:
+            raise StopIteration
 
     with suppress(StopIteration):
         minimize(loss, x, jac=True, method="L-BFGS-B", callback=calm, options={"maxcor": 20, "ftol": 0, "gtol": 0})
-    return best[1], spent[0]
+    return Climb(best[1], spent[0], given_up[0])
 
 
 def _key(seed, restart):
