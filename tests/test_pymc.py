@@ -272,7 +272,7 @@ BAD = {
     "observation outside": (lambda: pm.Exponential("y", pm.HalfNormal("x"), observed=[-1.0]), "Variable 'y' .* is -inf"),
     "start outside": (lambda: pm.HalfNormal("x", initval=-1.0), "Variable 'x' .* initial value is nan.* `initval`"),
     "potential": (lambda: pm.Potential("p", pm.math.log(pm.Normal("x") - 5)), "Variable 'p' .* is nan"),
-    "discrete": (lambda: (pm.Bernoulli("z", 0.5), pm.Poisson("k", 3)), "Variables 'z', 'k' .* discrete.* `pm.Mixture`"),
+    "discrete": (lambda: (pm.Bernoulli("z", 0.5), pm.Poisson("k", 3)), r"'z', 'k' .*marginalize\(model, \['z', 'k'\]"),
     "minibatch": (lambda: pm.Normal("y", pm.Normal("x"), observed=pm.Minibatch(X[:, 0], batch_size=9)), "`pm.Minibatch`"),
 }
 

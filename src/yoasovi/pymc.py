@@ -413,8 +413,9 @@ def _check_variables(model) -> None:
         raise ValueError("The PyMC model has no free variable: there is nothing to infer.")
     if discrete := [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]:
         raise ValueError(
-            f"{_named(discrete)} of the PyMC model: discrete. Sum over the values, as `pm.Mixture` or pymc-extras' "
-            "`marginalize` do, or write the model with `yo.Model` or NumPyro, where discrete variables can be fitted."
+            f"{_named(discrete)} of the PyMC model: discrete. Sum over the values and fit the rest: write `pm.Mixture`, "
+            f"or give `pymc_extras.marginalize(model, {discrete})` in its place. `yo.Model` and NumPyro models may have "
+            "discrete variables."
         )
 
 
