@@ -15,6 +15,7 @@ class Facts:
     dim: int
     method: str
     steps: int
+    corrects: bool  # `fit.sample()` is importance-corrected by itself
     stopped: str = "CONVERGED"
     to_gain: float = 0.0
     outside: float = 0.0
@@ -54,12 +55,18 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
             if facts.outside
             else "q is not close to the posterior: use NUTS"
         )
-        return f"{tails}, or, with few parameters and after a look at k-hat, fit.sample(corrected=True)."
+        corrected = "fit.sample(), which is importance-corrected" if facts.corrects else "fit.sample(corrected=True)"
+        return f"{tails}, or, with few parameters and after a look at k-hat, {corrected}."
     if facts.unsearched and all(f.grade == "good" for k, f in evidence.items() if k != "modes"):
         return "Nothing speaks against it, but other modes were not looked for: see whether restarts=4 agree."
     if facts.family == "factorised":
         return "Means are usable, q's spreads tend to be too small: sum the discrete latents out, or use NUTS."
-    return "Use fit.sample(corrected=True): q is close enough for importance correction, not close enough to stand alone."
+    if all(f.grade == "good" for k, f in evidence.items() if k != "stopped"):
+        return f"Nothing speaks against it but that it was cut: raise max_steps (it ended at {facts.steps:,})."
+    close = "q is close enough for importance correction, not close enough to stand alone"
+    if facts.corrects:
+        return f"Use fit.sample() and what is made of it, which are importance-corrected: {close}."
+    return f"Use fit.sample(corrected=True): {close}."
 
 
 def _after_failure(facts: Facts) -> str:
