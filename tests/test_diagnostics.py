@@ -141,6 +141,26 @@ def test_a_verdict_is_made_once_warns_once_and_counts_its_cost():
     assert f"{verdict.num_gradients:,} gradients" in str(verdict)
 
 
+def test_numbers_near_the_largest_are_averaged_without_overflow():
+    draws = np.array([-1.0e307, -1.2e307, -1.1e307] * 100)
+    found, scaled = diagnostics.estimate(draws), diagnostics.estimate(draws / 1e300)
+    assert found.value == pytest.approx(scaled.value * 1e300) and found.se == pytest.approx(scaled.se * 1e300)
+    assert str(found) == "-1.1e+307 ± 4.7e+304"
+    assert diagnostics.pareto_khat(np.full(500, -1e100)) == 0.0  # equal ratios have no tail
+
+
+def test_a_log_density_too_large_to_show_a_nat_has_failed():
+    fit = yo.fit(known("gaussian"), family="full_rank", progress=False)
+    for size, grade in ((1e12, "good"), (2e15, "usable"), (1e100, "failed")):
+        large = replace(fit, log_ratio=np.full(1000, -size), _verdicts={})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            verdict = large.diagnose()
+        found = verdict.evidence.get("resolution")
+        assert (found.grade if found else "good") == grade
+        assert grade == "good" or "large constants" in verdict.advice
+
+
 def test_thresholds_are_arguments():
     fit = yo.fit(known("gaussian"), family="full_rank", progress=False)
     assert fit.diagnose().grade == "good"

@@ -24,6 +24,7 @@ class Facts:
     funnel: tuple[str, str] | None = None
     runaway: bool = False
     unsearched: bool = False
+    coarse: bool = False
 
 
 def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
@@ -32,6 +33,8 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
         return "Use it: nothing that was looked at speaks against it."
     if grade == "failed":
         return _after_failure(facts)
+    if facts.coarse:
+        return "Nearly all digits of log p are taken by its size: leave out large constants, or compute in float64."
     if facts.modes > 1:
         return (
             "The posterior has several modes and q describes one; use NUTS with many chains, or a sampler that tempers. "
@@ -70,6 +73,8 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
 
 
 def _after_failure(facts: Facts) -> str:
+    if facts.coarse:
+        return "Bring log p to a size at which a nat can be seen: rescale the data, or leave out large constants."
     if facts.stopped == "MAX_STEPS":
         return f"More steps: raise max_steps (it ended at {facts.steps:,}), or leave it to the method."
     if facts.stopped == "INTERRUPTED":

@@ -87,6 +87,8 @@ class Thresholds:
         Share of the posterior in other modes; how far log p must fall between modes for them to be two (nats).
     to_gain, to_gain_each
         ELBO that one more step would gain, in nats (usable from, failed from); or per parameter, whichever is more.
+    resolution
+        How far apart floating-point numbers of the size of log p are, in nats (usable from, failed from).
     correlation, funnel
         Missed partial correlation; relative change of one parameter's precision over one sd of another (usable from).
     min_steps
@@ -102,6 +104,7 @@ class Thresholds:
     barrier: float = 0.5
     to_gain: tuple[float, float] = (0.1, 1.0)
     to_gain_each: tuple[float, float] = (0.002, 0.05)
+    resolution: tuple[float, float] = (0.1, 1.0)
     correlation: float = 0.2
     funnel: float = 0.25
     min_steps: int = 1000
@@ -112,7 +115,7 @@ def diagnose(fit: Any, thresholds: Thresholds, draws: int | None = None, starts:
     check(isinstance(thresholds, Thresholds), "thresholds", "diagnose", "a Thresholds", thresholds)
     gaussian = isinstance(fit.family, Gaussian)
     ask = _Inquiry(fit, thresholds)
-    findings = [ask.finite()]
+    findings = [ask.finite(), *ask.resolved()]
     if gaussian and fit.model.differentiable and np.isfinite(fit.elbo.value):
         findings += ask.scores(seed)
     if gaussian and np.isfinite(fit.elbo.value):
@@ -175,6 +178,17 @@ class _Inquiry:
         grade = "good" if bad <= 0.001 else "usable" if bad < 0.05 else "poor" if bad < 0.5 else "failed"
         text = f"log p is not finite at {bad:.1%} of q's draws." if bad else "log p is finite at all of q's draws."
         return Finding("finite", bad, 0.0, grade, text)
+
+    def resolved(self) -> Iterator[Finding]:
+        """See whether numbers as large as log p can show differences of a nat at all."""
+        value = np.abs(self.ratios[np.isfinite(self.ratios)])
+        apart = float(np.spacing(value.max())) if value.size else 0.0
+        usable, failed = self.limits.resolution
+        if apart < usable:
+            return
+        self.facts.coarse = True
+        text = f"log p is about {value.max():.1g}, where numbers are {apart:.1g} apart: smaller differences cannot be seen."
+        yield Finding("resolution", apart, 0.0, "failed" if apart >= failed else "usable", text)
 
     def scores(self, seed: int) -> Iterator[Finding]:
         from yoasovi import probes
