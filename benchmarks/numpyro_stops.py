@@ -46,6 +46,7 @@ def main():
     for name, (model, args) in problems().items():
         for make in (AutoNormal, AutoMultivariateNormal):
             guide, loss = make(model), Trace_ELBO()
+            SVI(model, guide, numpyro.optim.Adam(0.1), loss).init(jax.random.key(0), *args)  # all begin at the same place
 
             def run(kind, rate, steps, rest=(model, guide, loss, args)):
                 model, guide, loss, args = rest
