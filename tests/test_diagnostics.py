@@ -13,9 +13,10 @@ from numpyro.distributions import constraints
 
 import yoasovi as yo
 from yoasovi import diagnostics
+from yoasovi.advice import Facts, advise
 from yoasovi.compiling import num_programs
 from yoasovi.diagnostics import Estimate
-from yoasovi.verdict import GRADES
+from yoasovi.verdict import GRADES, Finding
 
 KINDS = ("gaussian", "correlated", "funnel", "bimodal", "far apart", "unequal", "heavy")
 SLOPE = np.array([[1.0, 0.95], [0.95, 1.0]])
@@ -76,8 +77,39 @@ def test_known_cases_get_the_right_verdict_and_advice(kind, family, right, word)
 
 
 def test_a_fit_cut_short_has_failed_and_says_more_steps():
-    verdict = judged("funnel", family="full_rank", max_steps=20)  # a Gaussian would have converged by then
-    assert verdict.grade == "failed" and "max_steps" in verdict.advice
+    for kind, most in (("funnel", 20), ("gaussian", 20), ("gaussian", 36)):
+        verdict = judged(kind, family="full_rank", max_steps=most)
+        assert verdict.grade == "failed" and "max_steps" in verdict.advice
+
+
+def test_a_window_cut_short_is_no_proof_of_convergence(tmp_path):
+    free = yo.fit(known("gaussian"), family="full_rank", progress=False)
+    before = free.num_steps - 2  # the last window lacks two of its steps
+    ends = {k: yo.fit(known("gaussian"), family="full_rank", max_steps=k, progress=False) for k in (before, free.num_steps)}
+    assert {k: fit.converged for k, fit in ends.items()} == {before: False, free.num_steps: True}
+    ends[before].save(tmp_path)
+    with pytest.warns(UserWarning, match="failed fit"):  # a loaded fit knows its method by name only
+        assert yo.load(tmp_path, model=ends[before].model).diagnose().grade == "failed"
+
+
+def test_a_method_without_a_stopping_rule_is_judged_by_what_is_left_to_gain():
+    """At 20 steps all is left; at 800 nothing is, and that these are fewer than usual is not held against it."""
+    grades = {}
+    for steps in (20, 800):
+        verdict = judged("gaussian", method="advi", family="full_rank", max_steps=steps, learning_rate=0.03)
+        grades[steps] = verdict.grade, verdict.evidence["stopped"].grade
+        assert f"Ended after {steps} of the 10,000 steps" in verdict.evidence["stopped"].sentence
+    assert grades[20] == ("failed", "failed") and grades[800][0] != "failed" and grades[800][1] == "good"
+
+
+def test_advice_on_correction_says_what_sample_does_by_itself():
+    facts = dict(family="full_rank", dim=3, method="yoasovi", steps=5000)
+    finding = lambda name, grade: {name: Finding(name, 0.0, 0.0, grade, "")}
+    told = advise("usable", finding("khat", "usable"), Facts(**facts, corrects=True))
+    assert "fit.sample() and" in told and "corrected=True" not in told
+    assert "fit.sample(corrected=True)" in advise("usable", finding("khat", "usable"), Facts(**facts, corrects=False))
+    cut = advise("usable", finding("stopped", "usable") | finding("khat", "good"), Facts(**facts, corrects=True))
+    assert "raise max_steps (it ended at 5,000)" in cut
 
 
 def test_centred_eight_schools_are_poor_and_ask_for_another_parameterisation(schools):
@@ -107,6 +139,26 @@ def test_a_verdict_is_made_once_warns_once_and_counts_its_cost():
     assert (fit.num_values, fit.num_gradients) == (values, gradients)  # the fit's own cost stays what it was
     assert verdict.num_values > 4000 and verdict.num_gradients > 500
     assert f"{verdict.num_gradients:,} gradients" in str(verdict)
+
+
+def test_numbers_near_the_largest_are_averaged_without_overflow():
+    draws = np.array([-1.0e307, -1.2e307, -1.1e307] * 100)
+    found, scaled = diagnostics.estimate(draws), diagnostics.estimate(draws / 1e300)
+    assert found.value == pytest.approx(scaled.value * 1e300) and found.se == pytest.approx(scaled.se * 1e300)
+    assert str(found) == "-1.1e+307 ± 4.7e+304"
+    assert diagnostics.pareto_khat(np.full(500, -1e100)) == 0.0  # equal ratios have no tail
+
+
+def test_a_log_density_too_large_to_show_a_nat_has_failed():
+    fit = yo.fit(known("gaussian"), family="full_rank", progress=False)
+    for size, grade in ((1e12, "good"), (2e15, "usable"), (1e100, "failed")):
+        large = replace(fit, log_ratio=np.full(1000, -size), _verdicts={})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            verdict = large.diagnose()
+        found = verdict.evidence.get("resolution")
+        assert (found.grade if found else "good") == grade
+        assert grade == "good" or "large constants" in verdict.advice
 
 
 def test_thresholds_are_arguments():

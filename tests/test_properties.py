@@ -5,6 +5,7 @@ Everything that varies is data, so that few programs are compiled; shapes and me
 
 import warnings
 from dataclasses import replace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -125,6 +126,16 @@ def test_no_data_makes_a_fit_crash_or_gives_parameters_that_are_not_finite(power
     fit = quiet(model(design, y), seed=seed, max_steps=steps)
     assert finite(fit.params) and fit.num_steps <= steps
     assert fit.stop_reason.sentence and (fit.converged <= np.isfinite(fit.elbo.value))
+
+
+@pytest.mark.slow
+@some(10)
+@given(seed=st.integers(0, 2**31), powers=st.lists(st.floats(-2, 2), min_size=D, max_size=D))
+def test_in_float32_any_seed_and_unit_gives_the_evidence_too(seed, powers):
+    with mock.patch.object(compiling, "_WIDE_ON", ()):  # as on accelerators
+        fit = yo.fit(model(unit=10.0 ** np.array(powers)), seed=seed)
+    assert fit.params.mean.dtype == np.float32 and finite(fit.params)
+    assert fit.converged and fit.elbo.value == pytest.approx(evidence(X, Y), abs=0.1)
 
 
 def test_all_of_the_above_ran_on_few_compiled_programs():

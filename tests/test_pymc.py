@@ -160,6 +160,94 @@ def test_deterministics_imputed_values_and_moving_supports_are_in_the_samples():
     assert 0 < float(shown["u"]) < float(point["x"])
 
 
+# ---- prediction ------------------------------------------------------------------------------------------
+
+
+def line():
+    """Known noise and a flat enough prior: y at x is N(least squares, sqrt(1 + x' (X'X + I/100)^-1 x))."""
+    with pm.Model(coords={"x": ["a", "b", "c"], "row": [f"r{i}" for i in range(60)]}) as model:
+        x = pm.Data("X", X, dims=("row", "x"))
+        b = pm.Normal("b", 0, 10, dims="x")
+        latent = pm.Normal("latent", x[0, 0], 0.1)  # its law rests on the data
+        pm.Normal("y", x @ b, 1.0, observed=X @ [1.0, -2.0, 0.0] + np.sin(np.arange(60)), dims="row")
+        pm.Normal("z", latent, 0.01, observed=3.0 + X[0, 0])
+    return model
+
+
+def exact(at):
+    covariance = np.linalg.inv(X.T @ X + np.eye(3) / 100)
+    mean = at @ covariance @ X.T @ (X @ [1.0, -2.0, 0.0] + np.sin(np.arange(60)))
+    return mean, np.sqrt(1 + np.einsum("ij,jk,ik->i", at, covariance, at))
+
+
+@pytest.fixture(scope="module")
+def straight():
+    theirs = line()
+    return theirs, yo.fit(theirs, seed=0)
+
+
+def test_predictions_have_the_mean_and_spread_of_the_closed_form(straight):
+    _, fit = straight
+    made = fit.predict(n=4000)
+    assert set(made) == {"y", "z"} and made["y"].shape == (4000, 60)
+    mean, sd = exact(X)
+    assert np.all(np.abs(made["y"].mean(0) - mean) < 4.5 * sd / np.sqrt(4000))  # 60 tests: false alarms below 1 in 2,000
+    np.testing.assert_allclose(made["y"].std(0), sd, rtol=0.06)
+    # A latent whose law rests on unchanged data is that of the posterior, not drawn anew.
+    assert made["z"].mean() == pytest.approx(X[0, 0] + 3.0 * 100 / 101, abs=0.02)
+    once, again, other = fit.predict(n=10), fit.predict(n=10), fit.predict(n=10, seed=1)
+    assert np.array_equal(once["y"], again["y"]) and not np.array_equal(once["y"], other["y"])
+
+
+def test_predictions_at_new_data_by_set_data_or_by_name(straight):
+    theirs, fit = straight
+    new = np.array([[1.0, 0, 0], [0, 3, 0]])
+    made = fit.predict({"X": new}, n=2000)
+    assert theirs["X"].get_value().shape == (60, 3) and theirs.coords["row"][0] == "r0"  # as they were
+    mean, sd = exact(new)
+    np.testing.assert_allclose(made["y"].mean(0), mean, atol=4.5 * sd.max() / np.sqrt(2000))
+    assert made["z"].mean() == pytest.approx(new[0, 0], abs=0.02)  # here the latent is drawn anew
+    with theirs:
+        pm.set_data({"X": new}, coords={"row": ["p", "q"]})
+    try:
+        np.testing.assert_array_equal(fit.predict(n=2000)["y"], made["y"])
+        assert fit.to_datatree(20).posterior_predictive["y"].shape == (1, 20, 60)  # at the data of the fit
+        assert theirs.coords["row"] == ("p", "q")
+    finally:
+        with theirs:
+            pm.set_data({"X": X}, coords={"row": [f"r{i}" for i in range(60)]})
+    with pytest.raises(ValueError, match=r"`data` of `predict` must be named after `pm.Data` .* \(X\); got \['x'\]"):
+        fit.predict({"x": new})
+
+
+def test_labelled_output_has_replicated_data_with_dims_and_coords(straight):
+    pytest.importorskip("arviz_base")
+    from yoasovi.report import content
+
+    tree = straight[1].to_datatree(50)
+    found = tree.posterior_predictive["y"]
+    assert found.dims == ("chain", "draw", "row") and found.coords["row"].values[1] == "r1"
+    np.testing.assert_array_equal(found.values[0], straight[1].predict(n=50)["y"])
+    assert content.predictive_chart(straight[1], 40).series[-1].name == "observed"
+
+
+def test_prediction_says_what_is_missing(straight, tmp_path, fitted):
+    straight[1].save(tmp_path / "fit")
+    with pytest.raises(ValueError, match=r"`predictive` of the model is needed.*yo\.load"):
+        yo.load(tmp_path / "fit").predict()
+    again = yo.load(tmp_path / "fit", model=yo.from_pymc(straight[0]))
+    np.testing.assert_array_equal(again.predict(n=10)["y"], straight[1].predict(n=10)["y"])
+    assert fitted.predict(n=20)["y"].shape == (20, 150)
+    with pm.Model() as stiff:  # no dims: y has the shape of its observations
+        pm.Normal("y", pm.Data("X", X)[:, 0] * pm.Normal("b"), 1.0, observed=X[:, 1])
+    with pytest.raises(ValueError, match=r"cannot be drawn from at these data.*shape=x\.shape"):
+        yo.from_pymc(stiff).predictive.with_arguments(0, {"b": np.zeros(2)}, {"X": X[:3]})
+    with pm.Model() as blind:
+        pm.Normal("b")
+    with pytest.raises(ValueError, match="no observed variable: it has nothing to predict"):
+        yo.from_pymc(blind).predictive.with_arguments(0, {"b": np.zeros(2)}, {})
+
+
 def test_importing_pymcs_backend_changes_no_setting_of_the_process():
     before = jax.config.read("jax_enable_x64"), os.environ.get("XLA_FLAGS"), len(jax.devices())
     yo.from_pymc(schools())
@@ -184,7 +272,7 @@ BAD = {
     "observation outside": (lambda: pm.Exponential("y", pm.HalfNormal("x"), observed=[-1.0]), "Variable 'y' .* is -inf"),
     "start outside": (lambda: pm.HalfNormal("x", initval=-1.0), "Variable 'x' .* initial value is nan.* `initval`"),
     "potential": (lambda: pm.Potential("p", pm.math.log(pm.Normal("x") - 5)), "Variable 'p' .* is nan"),
-    "discrete": (lambda: (pm.Bernoulli("z", 0.5), pm.Poisson("k", 3)), "Variables 'z', 'k' .* discrete.* `pm.Mixture`"),
+    "discrete": (lambda: (pm.Bernoulli("z", 0.5), pm.Poisson("k", 3)), r"'z', 'k' .*marginalize\(model, \['z', 'k'\]"),
     "minibatch": (lambda: pm.Normal("y", pm.Normal("x"), observed=pm.Minibatch(X[:, 0], batch_size=9)), "`pm.Minibatch`"),
 }
 

@@ -164,6 +164,21 @@ def test_the_report_fits_any_screen_in_light_and_dark(browser, page, width, dark
     assert (max(shade) < 60) is dark
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_page_keeps_still_while_charts_are_drawn(browser, page, width):
+    browser.screen(width, 300, mobile=width < 500)
+    browser.open(page)
+    state = "[document.documentElement.scrollHeight, document.querySelectorAll('.chart svg').length]"
+    height, drawn = browser.run(state)
+    show = "(f, i) => setTimeout(() => f.scrollIntoView({behavior: 'instant'}), 40 * i)"
+    browser.run(f"(() => {{ document.querySelectorAll('figure').forEach({show}); }})()")
+    browser.run("new Promise(r => setTimeout(r, 1500))")
+    after, all_drawn = browser.run(state)
+    assert after == height and all_drawn > drawn
+    off = "s => Math.abs(s.clientHeight - s.parentElement.clientHeight) > 1"
+    assert not browser.run(f"[...document.querySelectorAll('.chart svg')].some({off})")
+
+
 def test_text_has_enough_contrast(browser, page):
     script = """(() => {
       const part = (x) => (x / 255 <= 0.03928 ? x / 255 / 12.92 : ((x / 255 + 0.055) / 1.055) ** 2.4);

@@ -15,6 +15,7 @@ class Facts:
     dim: int
     method: str
     steps: int
+    corrects: bool  # `fit.sample()` is importance-corrected by itself
     stopped: str = "CONVERGED"
     to_gain: float = 0.0
     outside: float = 0.0
@@ -23,6 +24,7 @@ class Facts:
     funnel: tuple[str, str] | None = None
     runaway: bool = False
     unsearched: bool = False
+    coarse: bool = False
 
 
 def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
@@ -31,6 +33,8 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
         return "Use it: nothing that was looked at speaks against it."
     if grade == "failed":
         return _after_failure(facts)
+    if facts.coarse:
+        return "Nearly all digits of log p are taken by its size: leave out large constants, or compute in float64."
     if facts.modes > 1:
         return (
             "The posterior has several modes and q describes one; use NUTS with many chains, or a sampler that tempers. "
@@ -54,15 +58,23 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
             if facts.outside
             else "q is not close to the posterior: use NUTS"
         )
-        return f"{tails}, or, with few parameters and after a look at k-hat, fit.sample(corrected=True)."
+        corrected = "fit.sample(), which is importance-corrected" if facts.corrects else "fit.sample(corrected=True)"
+        return f"{tails}, or, with few parameters and after a look at k-hat, {corrected}."
     if facts.unsearched and all(f.grade == "good" for k, f in evidence.items() if k != "modes"):
         return "Nothing speaks against it, but other modes were not looked for: see whether restarts=4 agree."
     if facts.family == "factorised":
         return "Means are usable, q's spreads tend to be too small: sum the discrete latents out, or use NUTS."
-    return "Use fit.sample(corrected=True): q is close enough for importance correction, not close enough to stand alone."
+    if all(f.grade == "good" for k, f in evidence.items() if k != "stopped"):
+        return f"Nothing speaks against it but that it was cut: raise max_steps (it ended at {facts.steps:,})."
+    close = "q is close enough for importance correction, not close enough to stand alone"
+    if facts.corrects:
+        return f"Use fit.sample() and what is made of it, which are importance-corrected: {close}."
+    return f"Use fit.sample(corrected=True): {close}."
 
 
 def _after_failure(facts: Facts) -> str:
+    if facts.coarse:
+        return "Bring log p to a size at which a nat can be seen: rescale the data, or leave out large constants."
     if facts.stopped == "MAX_STEPS":
         return f"More steps: raise max_steps (it ended at {facts.steps:,}), or leave it to the method."
     if facts.stopped == "INTERRUPTED":

@@ -14,7 +14,7 @@ class Estimate(NamedTuple):
     se: float
 
     def __str__(self):
-        return f"{self.value:,.3f} ± {self.se:.3f}"
+        return f"{self.value:,.3f} ± {self.se:.3f}" if abs(self.value) < 1e15 else f"{self.value:.6g} ± {self.se:.2g}"
 
 
 def estimate(draws: np.ndarray) -> Estimate:
@@ -23,7 +23,10 @@ def estimate(draws: np.ndarray) -> Estimate:
     draws = draws[np.isfinite(draws)]
     if draws.size < 2:
         return Estimate(-np.inf, np.inf)
-    return Estimate(float(draws.mean()), float(draws.std(ddof=1) / np.sqrt(draws.size)))
+    largest = np.abs(draws).max()
+    unit = 1.0 if largest < 1e150 else largest  # beyond it sums, and squares before them, would overflow
+    draws = draws / unit
+    return Estimate(float(draws.mean() * unit), float(draws.std(ddof=1) / np.sqrt(draws.size) * unit))
 
 
 class Loo(NamedTuple):
@@ -63,7 +66,12 @@ def pareto_khat(log_ratio: np.ndarray) -> float:
     log_ratio = log_ratio[np.isfinite(log_ratio)]
     # arviz-stats takes the negated ratios, as leave-one-out does. Equal ratios have no tail, and it divides by its size.
     with np.errstate(divide="ignore", invalid="ignore"):
-        return float(stats.array_stats.psislw(-log_ratio)[1])
+        try:
+            return float(stats.array_stats.psislw(-log_ratio)[1])
+        except ValueError as error:
+            if "All tail values are the same" not in str(error):
+                raise
+            return 0.0
 
 
 def dic(log_likelihood: np.ndarray, at_mean: float) -> float:

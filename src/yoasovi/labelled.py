@@ -13,6 +13,7 @@ from yoasovi.compiling import Clock, call, precision
 from yoasovi.extras import need
 from yoasovi.gradients import Problem
 from yoasovi.model import HostDensity, Model, WholeDensity
+from yoasovi.predictive import replicate
 
 if TYPE_CHECKING:
     from yoasovi.result import Fit
@@ -42,7 +43,7 @@ def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None =
         static, model = (fit.model.density, fit.family), fit.model
         log_p, log_q = map(np.asarray, call(Clock(), _log_densities, static, model.inputs, fit.params, theta))
         terms = _log_likelihood(model, labels, draws)
-        new = _predictive(model, labels, draws, seed)
+    new = _predictive(model, labels, draws, seed)
     fit.num_values += len(log_p)
     # Corrected draws stand for the posterior itself: nothing is left to weigh, and log_q - log_p must not weigh again.
     by_draw = {
@@ -83,11 +84,10 @@ def _log_likelihood(model: Model, labels: Labels, draws: Mapping[str, np.ndarray
 
 
 def _predictive(model: Model, labels: Labels, draws: Mapping[str, np.ndarray], seed: int) -> Mapping[str, np.ndarray]:
-    """Draw new observations, where the model says how: a function `predictive` of (key, params, data)."""
-    rule = getattr(model, "predictive", None)
-    if rule is None or not labels.observed:
+    """Draw new observations, where the model says how."""
+    if getattr(model, "predictive", None) is None or not labels.observed:
         return {}
-    made = call(Clock(), _new_observations, (rule,), model.data, draws, seed)
+    made = replicate(model, draws, seed)
     return made if isinstance(made, Mapping) else {"y": made}
 
 
@@ -110,8 +110,3 @@ def _log_densities(density, family, inputs, params, theta):
 
 def _terms(fn, data, params):
     return jax.lax.map(lambda p: fn(p, data), params, batch_size=50)
-
-
-def _new_observations(rule, data, draws, seed):
-    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(draws)[0]))
-    return jax.lax.map(lambda x: rule(x[0], x[1], data), (keys, draws), batch_size=50)

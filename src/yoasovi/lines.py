@@ -117,4 +117,4 @@ def promise(line: Line) -> jax.Array:
 
 def _shrunk(x, noise):
     """Positive-part James-Stein: 1 - sum of noise / sum of squares."""
-    return x * jnp.maximum(0.0, 1.0 - jnp.sum(noise) / jnp.maximum(jnp.sum(x**2), 1e-300))
+    return x * jnp.maximum(0.0, 1.0 - jnp.sum(noise) / jnp.maximum(jnp.sum(x**2), jnp.finfo(x.dtype).tiny))

@@ -205,8 +205,10 @@ def settle(
     refused = trip.refused._replace(run=jnp.where(astray, 0, trip.refused.run))
     spent = size * draws
     step = state.step + size
+    planned = program.acceptance.plan(state.control).size
+    whole = planned is None or size >= planned  # a window cut short by `max_steps` proves nothing
     reason = jnp.select(
-        [refused.run >= program.max_nonfinite, verdict.settled | stop, verdict.stuck, step >= max_steps],
+        [refused.run >= program.max_nonfinite, (verdict.settled | stop) & whole, verdict.stuck, step >= max_steps],
         [int(r) for r in (StopReason.NON_FINITE, StopReason.CONVERGED, StopReason.NO_STEP, StopReason.MAX_STEPS)],
         int(StopReason.RUNNING),
     )

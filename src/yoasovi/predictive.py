@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,7 +23,8 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
     data
         None: where the model's own data are. Otherwise what takes its place: for regressions and networks {"X": ...}
         (and "log_exposure" for Poisson), for hierarchical models {"group": ..., "sd": ...}; for a NumPyro model its
-        arguments by name, observed ones as None, as `numpyro.infer.Predictive` wants them.
+        arguments by name, observed ones as None, as `numpyro.infer.Predictive` wants them; for a PyMC model its
+        `pm.Data` by name (None: what they hold now, after a `pm.set_data` too).
     n, seed, corrected
         As in `Fit.sample`.
 
@@ -38,10 +40,21 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
         )
     draws = fit.sample(n, seed, corrected)
     by_name = getattr(rule, "with_arguments", None)
-    if data is not None and by_name is not None:
-        check(isinstance(data, dict), "data", "predict", "a dict of the model function's arguments", data)
-        return by_name(seed, draws, data)
-    inputs = as_arrays(fit.model.data if data is None else data)
+    if by_name is None or (data is None and callable(rule)):
+        return _in_blocks(rule, fit.model.data if data is None else data, draws, seed)
+    check(data is None or isinstance(data, dict), "data", "predict", "a dict of the model's arguments or data", data)
+    return by_name(seed, draws, data or {})
+
+
+def replicate(model: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
+    """Draw the data of the fit anew, one data set per draw of the parameters."""
+    if callable(model.predictive):
+        return _in_blocks(model.predictive, model.data, draws, seed)
+    return model.predictive.with_arguments(seed, draws, model.predictive.fitted)  # PyMC's, whose data may have changed
+
+
+def _in_blocks(rule: Any, data: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
+    inputs, n = as_arrays(data), len(next(iter(draws.values())))
     with precision():
         blocks = []
         for i in range(0, n, _BLOCK):

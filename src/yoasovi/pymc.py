@@ -34,8 +34,8 @@ def from_pymc(model: Any) -> Model:
 
     The density is the one PyMC's own samplers see. `log_likelihood` has one entry per observation first, then those of
     the free variables and of potentials; `log_marginal` has the observations alone. Missing values that PyMC imputes are
-    free variables like others. A fit begins at PyMC's initial point, jittered as PyMC does it. For predictive draws give
-    `fit.to_datatree().posterior.to_dataset()` to `pm.sample_posterior_predictive`.
+    free variables like others. A fit begins at PyMC's initial point, jittered as PyMC does it. `fit.predict()` draws the
+    observed variables at what `pm.Data` hold then: change it by `pm.set_data`, or for one call, `fit.predict({"X": new})`.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def from_pymc(model: Any) -> Model:
         return Model(
             prior=prior, log_likelihood=LogTerms(terms), log_marginal=LogTerms(observations), data=data,
             start=Start(sites, begin), deterministics=Deterministics(others, shown) if shown else None,
-            name=model.name or "PyMC model", labels=_labels(model, sites, observations, data),
+            predictive=_predictive(model), name=model.name or "PyMC model", labels=_labels(model, sites, observations, data),
         )  # fmt: skip
 
 
@@ -204,6 +204,54 @@ class Start:
         return {x.name: biject_to(x.support)(jnp.asarray(v)) for x, v in zip(self.sites, free, strict=True)}
 
 
+@dataclass(frozen=True, eq=False)
+class Predictive:
+    """Draws the observed variables by PyMC's own random graph, given the free variables.
+
+    A free variable whose law, or shape, rests on data or coords that are no longer those of the fit is drawn anew too.
+    """
+
+    model: Any
+    fitted: Mapping[str, np.ndarray]  # what `pm.Data` held when the model was taken
+    coords: Mapping[str, tuple | None]
+    lengths: Mapping[str, int]
+
+    def with_arguments(self, seed: int, draws: Params, changed: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Draw with other values in `pm.Data`; those it has now are there again afterwards."""
+        known = [x.name for x in self.model.data_vars]
+        unknown = sorted(set(changed) - set(known))
+        check(not unknown, "data", "predict", f"named after `pm.Data` of the model ({', '.join(known) or 'none'})", unknown)
+        before, coords = {k: self.model[k].get_value() for k in changed}, dict(self.model.coords)
+        try:
+            _set_data(self.model, changed, self.coords if changed is self.fitted else {})
+            return self._draw(seed, draws)
+        finally:
+            _set_data(self.model, before, coords)
+
+    def _draw(self, seed: int, draws: Params) -> dict[str, np.ndarray]:
+        from pymc.sampling.forward import compile_forward_sampling_function
+
+        outputs = self.model.observed_RVs
+        if not outputs:
+            raise ValueError("The PyMC model has no observed variable: it has nothing to predict.")
+        lengths, coords = _lengths(self.model), self.model.coords
+        same = {k for k in lengths if (lengths[k], coords[k]) == (self.lengths.get(k), self.coords.get(k))}
+        fn, _ = compile_forward_sampling_function(
+            outputs, vars_in_trace=self.model.free_RVs, basic_rvs=self.model.basic_RVs, random_seed=seed,
+            constant_data=dict(self.fitted), constant_coords=same, allow_input_downcast=True, accept_inplace=True,
+        )  # fmt: skip
+        free = {x.name for x in self.model.free_RVs}
+        given = [x.name for x in fn.maker.fgraph.inputs if x.name in free]
+        try:
+            made = [fn(**{k: draws[k][i] for k in given}) for i in range(len(next(iter(draws.values()))))]
+        except ValueError as error:
+            raise ValueError(
+                f"The PyMC model cannot be drawn from at these data: {_first_line(error)} An observed variable has the "
+                "shape of its observations, unless it is given `dims` or a `shape` that follow the data: shape=x.shape[0]."
+            ) from error
+        return {x.name: np.stack([np.asarray(one[j]) for one in made]) for j, x in enumerate(outputs)}
+
+
 # ---- from PyMC ---------------------------------------------------------------------------------------------
 
 
@@ -335,6 +383,28 @@ def _labels(model, sites: tuple[Site, ...], observations: Graph, data) -> Labels
     )
 
 
+def _predictive(model) -> Any:
+    return Predictive(model, {x.name: x.get_value() for x in model.data_vars}, dict(model.coords), _lengths(model))
+
+
+def _lengths(model) -> dict[str, int]:
+    return {k: int(x.eval()) for k, x in model.dim_lengths.items()}
+
+
+def _set_data(model, values: Mapping[str, Any], coords: Mapping[str, Any]) -> None:
+    """Set `pm.Data`; a dimension that gets another length is numbered, where `coords` has no values of that length."""
+    for name, value in values.items():
+        new = {}
+        for dim, size in zip(model.named_vars_to_dims.get(name) or (), np.shape(value), strict=False):
+            if coords.get(dim) is not None and len(coords[dim]) == size:
+                new[dim] = coords[dim]
+            elif model.coords.get(dim) is not None and len(model.coords[dim]) != size:
+                new[dim] = range(size)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a dimension that another of the values is about to change as well
+            model.set_data(name, value, coords=new)
+
+
 # ---- what cannot be fitted ---------------------------------------------------------------------------------
 
 
@@ -343,8 +413,9 @@ def _check_variables(model) -> None:
         raise ValueError("The PyMC model has no free variable: there is nothing to infer.")
     if discrete := [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]:
         raise ValueError(
-            f"{_named(discrete)} of the PyMC model: discrete. Sum over the values, as `pm.Mixture` or pymc-extras' "
-            "`marginalize` do, or write the model with `yo.Model` or NumPyro, where discrete variables can be fitted."
+            f"{_named(discrete)} of the PyMC model: discrete. Sum over the values and fit the rest: write `pm.Mixture`, "
+            f"or give `pymc_extras.marginalize(model, {discrete})` in its place. `yo.Model` and NumPyro models may have "
+            "discrete variables."
         )
 
 

@@ -98,7 +98,7 @@ class Fit:
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
         few = isinstance(self.family, Gaussian) and self.family.noise_size(self.model.density) <= KERNELS_UP_TO
         can = few and self.model.differentiable and spread.size > 1
-        return can and float(np.var(spread)) > 0.01
+        return can and diagnostics.estimate(spread).se * np.sqrt(spread.size) > 0.1
 
     def _draw(self, n: int, seed: int) -> Any:
         static = (self.model.density, self.family)

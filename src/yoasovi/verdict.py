@@ -16,6 +16,7 @@ from yoasovi.advice import Facts, advise
 from yoasovi.diagnostics import Estimate, effective_size
 from yoasovi.errors import check
 from yoasovi.families import Gaussian
+from yoasovi.methods import METHODS, Method
 from yoasovi.stopping import MaxSteps, StopReason
 
 GRADES = ("good", "usable", "poor", "failed")
@@ -86,10 +87,13 @@ class Thresholds:
         Share of the posterior in other modes; how far log p must fall between modes for them to be two (nats).
     to_gain, to_gain_each
         ELBO that one more step would gain, in nats (usable from, failed from); or per parameter, whichever is more.
+    resolution
+        How far apart floating-point numbers of the size of log p are, in nats (usable from, failed from).
     correlation, funnel
         Missed partial correlation; relative change of one parameter's precision over one sd of another (usable from).
     min_steps
-        A fit that its stopping rule did not end has failed if it took fewer steps than this.
+        A fit that its stopping rule did not end has failed if it took fewer steps than this; one of a method that has no
+        such rule, if there also is something left to gain, or no way to tell.
     """
 
     khat: tuple[float, float] = (0.5, 0.7)
@@ -100,6 +104,7 @@ class Thresholds:
     barrier: float = 0.5
     to_gain: tuple[float, float] = (0.1, 1.0)
     to_gain_each: tuple[float, float] = (0.002, 0.05)
+    resolution: tuple[float, float] = (0.1, 1.0)
     correlation: float = 0.2
     funnel: float = 0.25
     min_steps: int = 1000
@@ -110,7 +115,7 @@ def diagnose(fit: Any, thresholds: Thresholds, draws: int | None = None, starts:
     check(isinstance(thresholds, Thresholds), "thresholds", "diagnose", "a Thresholds", thresholds)
     gaussian = isinstance(fit.family, Gaussian)
     ask = _Inquiry(fit, thresholds)
-    findings = [ask.stopped(), ask.finite()]
+    findings = [ask.finite(), *ask.resolved()]
     if gaussian and fit.model.differentiable and np.isfinite(fit.elbo.value):
         findings += ask.scores(seed)
     if gaussian and np.isfinite(fit.elbo.value):
@@ -121,6 +126,7 @@ def diagnose(fit: Any, thresholds: Thresholds, draws: int | None = None, starts:
         findings += ask.modes(starts, seed)
     else:
         findings += ask.no_search()
+    findings.insert(0, ask.stopped(findings))
     grade = GRADES[max(GRADES.index(f.grade) for f in findings)]
     evidence = {f.name: f for f in findings}
     return Verdict(grade, evidence, advise(grade, evidence, ask.facts), ask.num_values, ask.num_gradients)
@@ -140,31 +146,49 @@ class _Inquiry:
     def __init__(self, fit: Any, thresholds: Thresholds):
         self.fit, self.limits = fit, thresholds
         self.dim = fit.model.density.dim
-        self.facts = Facts(family=fit.family.name, dim=self.dim, method=fit.method.name, steps=fit.num_steps)
+        self.facts = Facts(
+            family=fit.family.name, dim=self.dim, method=fit.method.name, steps=fit.num_steps, corrects=fit.worth_correcting
+        )  # fmt: skip
         self.ratios = fit.log_ratio
         self.axes: np.ndarray | None = None
         self.num_values = self.num_gradients = 0
         self.log_evidence = fit.elbo.value
         self.far: np.ndarray | None = None  # where heavy-tailed proposals found most of what q lacks
 
-    def stopped(self) -> Finding:
-        reason, steps = self.fit.stop_reason, self.fit.num_steps
+    def stopped(self, others: list[Finding]) -> Finding:
+        """Only a stopping rule that was met is proof; a method without one is judged by what is left to gain."""
+        reason, steps, method = self.fit.stop_reason, self.fit.num_steps, _whole(self.fit.method)
         self.facts.stopped = reason.name
         say = partial(Finding, "stopped", float(steps), 0.0)
         if reason == StopReason.CONVERGED:
             return say("good", f"The stopping rule ended the fit after {steps:,} steps.")
-        if reason == StopReason.MAX_STEPS:
-            if isinstance(self.fit.method.stopping, MaxSteps) and steps >= self.fit.method.max_steps:
-                return say("good", f"The method took the {steps:,} steps it takes; it has no rule that tells when to stop.")
-            short = steps < self.limits.min_steps
-            return say("failed" if short else "usable", f"Cut at {steps:,} steps, before the stopping rule was met.")
-        return say("failed", str(reason))
+        if reason != StopReason.MAX_STEPS:
+            return say("failed", str(reason))
+        short = "failed" if steps < self.limits.min_steps else "usable"
+        if not isinstance(getattr(method, "stopping", None), MaxSteps):
+            return say(short, f"Cut at {steps:,} steps, before the stopping rule was met.")
+        if steps >= method.max_steps:
+            return say("good", f"The method took the {steps:,} steps it takes; it has no rule that tells when to stop.")
+        enough = any(f.name == "to_gain" and f.grade == "good" for f in others)
+        text = f"Ended after {steps:,} of the {method.max_steps:,} steps that the method usually takes, as it was asked to"
+        return say("good" if enough else short, f"{text}, with little left to gain." if enough else f"{text}.")
 
     def finite(self) -> Finding:
         bad = float(np.mean(~np.isfinite(self.ratios)))
         grade = "good" if bad <= 0.001 else "usable" if bad < 0.05 else "poor" if bad < 0.5 else "failed"
         text = f"log p is not finite at {bad:.1%} of q's draws." if bad else "log p is finite at all of q's draws."
         return Finding("finite", bad, 0.0, grade, text)
+
+    def resolved(self) -> Iterator[Finding]:
+        """See whether numbers as large as log p can show differences of a nat at all."""
+        value = np.abs(self.ratios[np.isfinite(self.ratios)])
+        apart = float(np.spacing(value.max())) if value.size else 0.0
+        usable, failed = self.limits.resolution
+        if apart < usable:
+            return
+        self.facts.coarse = True
+        text = f"log p is about {value.max():.1g}, where numbers are {apart:.1g} apart: smaller differences cannot be seen."
+        yield Finding("resolution", apart, 0.0, "failed" if apart >= failed else "usable", text)
 
     def scores(self, seed: int) -> Iterator[Finding]:
         from yoasovi import probes
@@ -200,36 +224,27 @@ class _Inquiry:
         return Finding("to_gain", gain.value, gain.se, grade, f"{some if gain.value > 2 * gain.se else none}.")
 
     def _correlation(self, pairs: diagnostics.Pairwise) -> Finding:
-        i, j = _largest(pairs)
-        value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > norm.isf(0.001 / self.dim**2)
-        missed = sure and abs(value) > self.limits.correlation
-        names = labels(self.fit.model.density)
-        if missed:
-            self.facts.correlated = (names[i], names[j])
-        text = f"q misses a partial correlation of about {np.clip(value, -1, 1):.2f} between {names[i]} and {names[j]}."
-        return Finding(
-            "correlation",
-            value,
-            float(pairs.error[i, j]),
-            "usable" if missed else "good",
-            text if missed else "No correlation is missed.",
-        )
+        value, error, pair = self._surest(pairs, self.limits.correlation)
+        self.facts.correlated = pair
+        if pair is None:
+            return Finding("correlation", value, error, "good", "No correlation is missed.")
+        text = f"q misses a partial correlation of about {np.clip(value, -1, 1):.2f} between {pair[0]} and {pair[1]}."
+        return Finding("correlation", value, error, "usable", text)
 
     def _funnel(self, pairs: diagnostics.Pairwise) -> Finding:
+        value, error, pair = self._surest(pairs, self.limits.funnel)
+        self.facts.funnel = pair
+        if pair is None:
+            return Finding("funnel", abs(value), error, "good", "Scales do not depend on other parameters.")
+        text = f"One sd of {pair[0]} changes the precision of {pair[1]} by about {abs(value):.0%}: a funnel."
+        return Finding("funnel", abs(value), error, "usable", text)
+
+    def _surest(self, pairs: diagnostics.Pairwise, limit: float) -> tuple[float, float, tuple[str, str] | None]:
+        """Give the value that is surely largest, its error, and the names of its pair if it is beyond doubt and a limit."""
         i, j = _largest(pairs)
-        value, sure = abs(float(pairs.value[i, j])), abs(pairs.z[i, j]) > norm.isf(0.001 / self.dim**2)
-        bent = sure and value > self.limits.funnel
+        value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > norm.isf(0.001 / self.dim**2)
         names = labels(self.fit.model.density)
-        if bent:
-            self.facts.funnel = (names[i], names[j])
-        text = f"One sd of {names[i]} changes the precision of {names[j]} by about {value:.0%}: a funnel."
-        return Finding(
-            "funnel",
-            value,
-            float(pairs.error[i, j]),
-            "usable" if bent else "good",
-            text if bent else "Scales do not depend on other parameters.",
-        )
+        return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
 
     def wide(self, draws: int, seed: int) -> Iterator[Finding]:
         from yoasovi import probes
@@ -368,6 +383,11 @@ class _Inquiry:
     def _spend(self, seen: Any) -> None:
         self.num_values += seen.num_values
         self.num_gradients += getattr(seen, "num_gradients", 0)
+
+
+def _whole(method: Any) -> Any:
+    """Give a method with its parts; that of a loaded fit is only a name."""
+    return METHODS[method.name]() if not isinstance(method, Method) and method.name in METHODS else method
 
 
 def _largest(pairs: diagnostics.Pairwise) -> tuple[int, int]:

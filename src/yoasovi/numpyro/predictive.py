@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpyro.handlers import seed, trace
+from numpyro.handlers import trace
 from numpyro.infer import Predictive as NumPyroPredictive
 
 from yoasovi.errors import check
@@ -35,11 +35,6 @@ class Predictive:
             raise ValueError("The NumPyro model has no observed site (`obs=`): it has nothing to predict.")
         keys = jax.random.split(key, len(sites))
         return {k: s["fn"].sample(one) for one, (k, s) in zip(keys, sites.items(), strict=True)}
-
-    def observed(self) -> np.ndarray | None:
-        """Give the data at the first observed site."""
-        sites = trace(seed(self.source.fn, 0)).get_trace(*self.source.args, **self.source.kwargs)
-        return next((np.asarray(s["value"]) for s in sites.values() if is_observation(s)), None)
 
     def with_arguments(self, key: int, draws: dict[str, np.ndarray], changed: dict[str, Any]) -> dict[str, np.ndarray]:
         """Run the model function with some of its arguments changed; observed ones must be given as None."""

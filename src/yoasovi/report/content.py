@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from yoasovi.predictive import replicate
+
 MOST = 1000  # points of one series, at most: a screen has no more
 _MARGINALS, _PAIRED, _DRAWS, _DOTS = 12, 4, 2000, 400
 
@@ -320,7 +322,7 @@ def predictive_chart(fit: Any, n: int = 400) -> Chart | None:
     observed = observations(fit.model)
     if observed is None:
         return None
-    made = fit.predict(n=n)
+    made = replicate(fit.model, fit.sample(n), 0)
     made = next(iter(made.values())) if isinstance(made, dict) else made
     made, observed = np.asarray(made, float).reshape(n, -1), np.asarray(observed, float).ravel()
     made = made[np.isfinite(made).all(1)]
@@ -359,12 +361,11 @@ def predictive_chart(fit: Any, n: int = 400) -> Chart | None:
 
 
 def observations(model: Any) -> np.ndarray | None:
-    """Find the observations in a model's data: `y`, or all of it where it is one array; for NumPyro its observed site."""
+    """Find the observations: the first variable labelled so, else `y` of a model's data, or all of it if it is one array."""
+    if model.labels is not None and model.labels.observed:
+        return next(iter(model.labels.observed.values()))
     data = model.data
     if isinstance(data, dict):
-        source = getattr(model.predictive, "source", None)
-        if source is not None:
-            return model.predictive.observed()
         data = data.get("y")
     return None if data is None or isinstance(data, dict) else np.asarray(data)
 

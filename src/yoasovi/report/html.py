@@ -119,7 +119,7 @@ class _Page:
         self.charts[key] = _spec(key, chart)
         names = ", ".join(s.name for s in chart.series)
         alt = f"Chart: {chart.title}. {chart.y_label} against {chart.x_label}, showing {names}. {chart.caption}"
-        kind = f'class="{"wide" if size == "large" else ""}"{" hidden" if hidden else ""}'
+        kind = f'class="{"wide" if size == "large" else ""}"{" data-equal" * chart.equal}{" hidden" if hidden else ""}'
         return (
             f'<figure id="{escape(key)}" data-size="{size}" {kind}>'
             f"<h{level}>{escape(chart.title)}</h{level}>"

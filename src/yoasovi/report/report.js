@@ -63,8 +63,11 @@
       this.view = this.first();
       this.tip = html("div", { class: "tip", hidden: "" }, "", this.holder);
       this.legend();
-      new ResizeObserver(() => this.draw()).observe(this.holder);
       this.holder.addEventListener("keydown", (e) => this.key(e));
+    }
+    begin() {
+      if (this.svg) return;
+      new ResizeObserver(() => this.draw()).observe(this.holder);
       this.draw();
     }
     shown() { return this.series.filter((_, i) => !this.hidden.has(i)); }
@@ -110,10 +113,8 @@
       }
     }
     draw() {
-      const w = Math.round(this.holder.clientWidth);
-      if (!w) return;
-      const small = this.figure.dataset.size === "small";
-      const h = this.spec.equal ? Math.min(w, 460) : Math.round(Math.min(small ? 200 : 380, Math.max(small ? 170 : 250, w * 0.5)));
+      const w = this.holder.clientWidth, h = this.holder.clientHeight, small = this.figure.dataset.size === "small";
+      if (!w || !h) return;
       const [x0, x1, y0, y1] = this.view;
       const yt = ticks(y0, y1, h / 55, this.spec.y_log);
       const left = 16 + 6.6 * Math.max(2, ...yt.map((t) => t[1].length)) + 14, m = { l: Math.min(left, 92), r: 12, t: 8, b: 42 };
@@ -228,10 +229,10 @@
     }
   }
 
-  // Charts are drawn when they come near the screen: a long report opens at once.
-  const plots = new Map();
-  const make = (figure) => { if (!plots.has(figure.id)) plots.set(figure.id, new Plot(figure, charts[figure.id])); };
+  // Charts get their legends at once and are drawn when they come near the screen: a long report opens fast and keeps still.
   const figures = [...document.querySelectorAll("figure[id]")].filter((f) => charts[f.id]);
+  const plots = new Map(figures.map((f) => [f.id, new Plot(f, charts[f.id])]));
+  const make = (figure) => plots.get(figure.id).begin();
   const watch = new IntersectionObserver((seen) => seen.forEach((s) => { if (s.isIntersecting) { make(s.target); watch.unobserve(s.target); } }), { rootMargin: "600px" });
   figures.forEach((f) => watch.observe(f));
   window.addEventListener("beforeprint", () => { document.querySelectorAll("details").forEach((d) => (d.open = true)); figures.forEach(make); });
