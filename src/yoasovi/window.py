@@ -54,7 +54,7 @@ def paired_gain(key, problem: Problem, candidate, incumbent, most, block: int = 
     Differences are taken term by term before they are summed. A pair in which either side is not finite says nothing
     about the size of the gain; if that happens to one side much more often than to the other, that decides.
     """
-    size = problem.family.noise_size(problem.density)
+    size = problem.noise_size
 
     def pair(uniform):
         (new, new_q), (old, old_q) = problem.look(candidate, uniform), problem.look(incumbent, uniform)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import warnings
+import zlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -75,24 +75,49 @@ class WholePlates(Messenger):
             msg["args"], msg["value"] = (size, size), jnp.arange(size)
 
 
-def in_full(source: Source, look: Look) -> tuple[Source, Look]:
-    """Give the model with plates that are not subsampled, and a look at it, and say so; the same ones if none is."""
+class Batches(Messenger):
+    """Gives plates that take a subsample the rows that a key names.
+
+    One row comes from each of as many equal stretches of the plate, cut at a random place. Every row is as likely as
+    any other, sums are as noisy as with rows drawn without replacement (less where neighbours are alike), and nothing
+    is as long as the plate. A plate that occurs again has the same rows again.
+    """
+
+    def __init__(self, fn, key):
+        super().__init__(fn)
+        self.key = key
+
+    def process_message(self, msg):
+        """Give a plate its rows."""
+        if msg["type"] == "plate" and _takes_part(*msg["args"]):
+            size, part = msg["args"]
+            cut, rows = jax.random.split(jax.random.fold_in(self.key, zlib.crc32(msg["name"].encode())))
+            edges = np.arange(part + 1) * size // part
+            rows = jax.random.randint(rows, (part,), edges[:-1], edges[1:])
+            msg["value"] = (rows + jax.random.randint(cut, (), 0, size)) % size
+
+
+def _takes_part(size: int, part: int | None) -> bool:
+    return part not in (None, size)
+
+
+def in_full(source: Source, look: Look) -> tuple[Source, Look, dict[str, str]]:
+    """Give the model with its plates in full, a look at it, and how to name the plates that take a subsample, if any."""
     plates = {k: s["args"] for k, s in look.sites.items() if s["type"] == "plate"}
-    plates = {k: (size, part) for k, (size, part) in plates.items() if part not in (None, size)}
+    plates = {k: x for k, x in plates.items() if _takes_part(*x)}
     if not plates:
-        return source, look
+        return source, look, {}
     whole = source._replace(fn=WholePlates(source.fn))
-    said = ", ".join(f"{k!r} ({part:,} of {size:,})" for k, (size, part) in plates.items())
+    named = {k: f"{k!r} ({part:,} of {size:,})" for k, (size, part) in plates.items()}
     try:
         look = look_once(whole, 0)
     except Exception as error:
         raise ValueError(
-            f"Plate {said} of the NumPyro model takes a subsample, and the model fails with the plate in full: give it all "
+            f"Plate {', '.join(named.values())} of the NumPyro model takes a subsample, and the model fails with the plate in full: give it all "
             "the data, and take the batch by the plate's indices or by `numpyro.subsample`. For a model that is given one "
             f"batch at a time use `yoasovi.numpyro.YOASOVI` with a guide. ({error})"
         ) from error
-    warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
-    return whole, look
+    return whole, look, named
 
 
 @dataclass(frozen=True, eq=False)
