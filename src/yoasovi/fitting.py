@@ -141,8 +141,8 @@ def fitted_density(model: Model, method: Method, family: Any) -> Density:
         return model.density
     if isinstance(family, Gaussian) and not isinstance(method.gradient, Values):
         return model.density._replace(subsampled=model.subsampled)
-    text = f"{model.name} is evaluated in full: minibatches are for Gaussian families and methods that do not regress values."
-    warnings.warn(text, stacklevel=4)
+    text = "minibatches are for Gaussian families, and for methods that do not regress values"
+    warnings.warn(f"{model.name} is evaluated in full: {text}.", stacklevel=4)
     return model.density
 
 
@@ -189,8 +189,9 @@ class Costs(NamedTuple):
 
 def _fit(model, method, family, why, options: Options, interrupts: Interrupts) -> Fit:
     clock = Clock()
+    density = fitted_density(model, method, family)
     program = Program(
-        fitted_density(model, method, family), family, method.draws, method.gradient, method.acceptance, method.optimizer, method.stopping,
+        density, family, method.draws, method.gradient, method.acceptance, method.optimizer, method.stopping,
         options.max_nonfinite,
     )  # fmt: skip
     store = saved = None

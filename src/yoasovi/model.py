@@ -119,16 +119,12 @@ class Density(NamedTuple):
 
         The tangent at the anchor is known on all the data. What the minibatch says of it is pure noise, and taken off.
         """
-        rows = lambda x: self._subsample(batch.key, self.constrain(inputs, x)[0], inputs.data)
+        rows = lambda x: self.subsampled(batch.key, self.constrain(inputs, x)[0], inputs.data)  # type: ignore[misc]
         if batch.anchor is None:
             return rows(flat)
         away = flat - batch.anchor.flat
         there, slope = jax.jvp(rows, (batch.anchor.flat,), (away,))
         return jnp.append(rows(flat) - there - slope, batch.anchor.value + batch.anchor.gradient @ away)
-
-    def _subsample(self, key: jax.Array, params: Params, data: Any) -> jax.Array:
-        assert self.subsampled is not None
-        return self.subsampled(key, params, data)
 
 
 @jax.tree_util.register_static

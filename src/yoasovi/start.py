@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from yoasovi.compiling import Clock, as_arrays, call
 from yoasovi.gradients import Problem
-from yoasovi.model import Batch, Density, Inputs, Model, Params
+from yoasovi.model import Density, Inputs, Model, Params
 from yoasovi.nonfinite import Nonfinite
 from yoasovi.window import paired_gain
 
@@ -85,14 +85,15 @@ def warm_start(
 ) -> Begin:
     """Climb log p from the cold start; take the place found, narrowly, only if the ELBO gains on common draws.
 
-    Where there are minibatches, one of them is climbed, the same all the way up, and others judge.
+    Where there are minibatches, they judge, but what is climbed is log p of all the data: the top of a single minibatch
+    can be many posterior standard deviations away, and the way back costs more.
     """
     inputs, given = as_arrays(model.inputs), own_start(model, seed, restart)
     cold, centre, scale = call(clock, _cold, (density, family, restart > 0), inputs, given, seed, restart)
     refused = [0, 0]
 
     def look(x):
-        value, gradient = call(clock, _log_density_and_gradient, (density,), inputs, x, seed, restart)
+        value, gradient = call(clock, _log_density_and_gradient, (model.density,), inputs, x)
         broken = not np.isfinite(value)
         refused[0] += broken
         refused[1] += not broken and not np.isfinite(gradient).all()
@@ -149,6 +150,5 @@ def _warm(density, family, inputs, top, scale, cold, seed, restart):
     return warm, paired_gain(k_judge, Problem(density, family, inputs), warm, cold, 64)
 
 
-def _log_density_and_gradient(density, inputs, flat, seed, restart):
-    batch = None if density.subsampled is None else Batch(jax.random.fold_in(_key(seed, restart), 2))
-    return jax.value_and_grad(lambda x: density.free_terms(inputs, x, batch).total())(flat)
+def _log_density_and_gradient(density, inputs, flat):
+    return jax.value_and_grad(lambda x: density.free_terms(inputs, x).total())(flat)

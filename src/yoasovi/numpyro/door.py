@@ -21,7 +21,7 @@ from yoasovi.errors import check
 from yoasovi.model import Model
 from yoasovi.numpyro.checks import check_improper, check_looks
 from yoasovi.numpyro.laws import as_categorical, in_numpy, is_improper, kernel
-from yoasovi.numpyro.looking import Batches, Look, PriorDraw, find_choices, find_local, in_full, look_once, touched
+from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, in_full, look_once, touched
 from yoasovi.numpyro.naming import labels_of
 from yoasovi.numpyro.predictive import Predictive
 from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogBatch, LogObservations, LogTerms, Replay, Slot, Source
@@ -84,7 +84,7 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
             name=_name(model_fn),
             labels=labels_of(looks[0], replay),
         )
-        return _in_batches(made, LogBatch(replace(replay, fn=partial.fn), Batches), first, plates) if plates else made
+        return _in_batches(made, LogBatch(replace(replay, fn=partial.fn)), first, plates) if plates else made
 
 
 def _in_batches(model: Model, subsampled: LogBatch, look: Look, plates: dict[str, str]) -> Model:
@@ -93,7 +93,8 @@ def _in_batches(model: Model, subsampled: LogBatch, look: Look, plates: dict[str
     for name in look.latents:
         inside = any(frame.name in plates for frame in look.sites[name]["cond_indep_stack"])
         if inside or look.sites[name]["fn"].is_discrete:
-            why = f"latent site {name!r} is " + ("inside: a minibatch would say nothing of most of it" if inside else "discrete")
+            why = "inside: a minibatch would say nothing of most of it" if inside else "discrete"
+            why = f"latent site {name!r} is {why}"
             break
     if not why:
         point = {s.name: jax.ShapeDtypeStruct(s.shape, jnp.result_type(float)) for s in model.density.sites}

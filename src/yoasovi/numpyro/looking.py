@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,10 +13,10 @@ import numpyro.distributions as dist
 from numpyro import validation_enabled
 from numpyro.handlers import seed, substitute
 from numpyro.infer.initialization import init_to_uniform
-from numpyro.primitives import Messenger
 
 from yoasovi.model import Params
 from yoasovi.numpyro.laws import is_improper, is_masked, layers, per_member
+from yoasovi.numpyro.plates import WholePlates, takes_part
 from yoasovi.numpyro.replay import Source
 
 _MOST_CHOICES = 100  # values of the local latents of one observation that are summed over for DIC and LOO
@@ -65,46 +64,10 @@ def look_once(source: Source, key, anywhere=lambda law: not law.support.is_discr
     return Look(sites, log_probs, tuple(latents))
 
 
-class WholePlates(Messenger):
-    """Makes plates that would take a subsample take all their members."""
-
-    def process_message(self, msg):
-        """Give a plate all its indices."""
-        if msg["type"] == "plate":
-            size, _ = msg["args"]
-            msg["args"], msg["value"] = (size, size), jnp.arange(size)
-
-
-class Batches(Messenger):
-    """Gives plates that take a subsample the rows that a key names.
-
-    One row comes from each of as many equal stretches of the plate, cut at a random place. Every row is as likely as
-    any other, sums are as noisy as with rows drawn without replacement (less where neighbours are alike), and nothing
-    is as long as the plate. A plate that occurs again has the same rows again.
-    """
-
-    def __init__(self, fn, key):
-        super().__init__(fn)
-        self.key = key
-
-    def process_message(self, msg):
-        """Give a plate its rows."""
-        if msg["type"] == "plate" and _takes_part(*msg["args"]):
-            size, part = msg["args"]
-            cut, rows = jax.random.split(jax.random.fold_in(self.key, zlib.crc32(msg["name"].encode())))
-            edges = np.arange(part + 1) * size // part
-            rows = jax.random.randint(rows, (part,), edges[:-1], edges[1:])
-            msg["value"] = (rows + jax.random.randint(cut, (), 0, size)) % size
-
-
-def _takes_part(size: int, part: int | None) -> bool:
-    return part not in (None, size)
-
-
 def in_full(source: Source, look: Look) -> tuple[Source, Look, dict[str, str]]:
     """Give the model with its plates in full, a look at it, and how to name the plates that take a subsample, if any."""
     plates = {k: s["args"] for k, s in look.sites.items() if s["type"] == "plate"}
-    plates = {k: x for k, x in plates.items() if _takes_part(*x)}
+    plates = {k: x for k, x in plates.items() if takes_part(*x)}
     if not plates:
         return source, look, {}
     whole = source._replace(fn=WholePlates(source.fn))
@@ -113,9 +76,9 @@ def in_full(source: Source, look: Look) -> tuple[Source, Look, dict[str, str]]:
         look = look_once(whole, 0)
     except Exception as error:
         raise ValueError(
-            f"Plate {', '.join(named.values())} of the NumPyro model takes a subsample, and the model fails with the plate in full: give it all "
-            "the data, and take the batch by the plate's indices or by `numpyro.subsample`. For a model that is given one "
-            f"batch at a time use `yoasovi.numpyro.YOASOVI` with a guide. ({error})"
+            f"Plate {', '.join(named.values())} of the NumPyro model takes a subsample, and the model fails with the plate "
+            "in full: give it all the data, and take the batch by the plate's indices or by `numpyro.subsample`. For a "
+            f"model that is given one batch at a time use `yoasovi.numpyro.YOASOVI` with a guide. ({error})"
         ) from error
     return whole, look, named
 

@@ -17,6 +17,7 @@ from numpyro.infer.util import compute_log_probs
 
 from yoasovi.model import Params
 from yoasovi.numpyro.laws import as_categorical, is_observation, per_member
+from yoasovi.numpyro.plates import Batches
 
 
 class Source(NamedTuple):
@@ -110,11 +111,10 @@ class LogBatch:
     """The same terms from the rows of a minibatch, those of subsampled plates scaled up by NumPyro."""
 
     replay: Replay
-    batched: Callable  # of (model function, key): the function with the rows that the key names
 
     def __call__(self, key, params, data):
         """Evaluate them."""
-        return LogTerms(replace(self.replay, fn=self.batched(self.replay.fn, key)))(params, data)
+        return LogTerms(replace(self.replay, fn=Batches(self.replay.fn, key)))(params, data)
 
 
 @dataclass(frozen=True)
