@@ -9,6 +9,7 @@ import pytest
 
 import yoasovi as yo
 from conftest import Conjugate
+from yoasovi.checkpoint import Store
 from yoasovi.compiling import as_arrays, precision
 from yoasovi.draws import Mirrored
 from yoasovi.gradients import as_key
@@ -90,16 +91,27 @@ def test_a_fit_by_minibatches_lands_on_the_posterior_and_reports_all_the_data(mo
     assert fit.num_gradients + fit.num_values < 3000
 
 
-def test_the_bits_do_not_depend_on_chunks_or_on_a_stop_in_between(model, tmp_path):
-    whole = yo.fit(model, seed=1)
-    yo.fit(model, seed=1, chunk=2, max_steps=30, checkpoint=tmp_path)
-    again = yo.fit(model, seed=1, chunk=2, checkpoint=tmp_path, resume=True)
-    # The last window of the first part was cut, so it is the run without a stop that has the bits.
-    chunked = yo.fit(model, seed=1, chunk=2)
-    assert jax.tree.all(jax.tree.map(np.array_equal, whole.params, chunked.params))
-    assert again.converged
+class Crash(Exception):
+    pass
+
+
+def test_the_bits_do_not_depend_on_chunks_or_on_a_crash_and_another_batch_size_is_refused(model, tmp_path, monkeypatch):
+    whole, written = yo.fit(model, seed=1), []
+
+    def write(store, *args):
+        if len(written) == 1:
+            raise Crash
+        written.append(original(store, *args))
+
+    original = Store.write
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Store, "write", write)
+        yo.fit(model, seed=1, chunk=1, checkpoint=yo.Checkpoint(tmp_path, steps=1))
     with pytest.raises(ValueError, match="likelihood differs"):
         yo.fit(from_numpyro(regression, known.X, known.y, batch=60), seed=1, checkpoint=tmp_path, resume=True)
+    resumed = yo.fit(model, seed=1, chunk=1, checkpoint=tmp_path, resume=True)
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole.params, resumed.params))
+    assert (whole.num_gradients, whole.num_values) == (resumed.num_gradients, resumed.num_values)
 
 
 @pytest.mark.parametrize("method", ["advi", "yoasovi-step", "bbvi-rb"])
@@ -142,13 +154,3 @@ def test_discrete_sites_and_factorised_families_are_evaluated_in_full_with_a_war
         assert from_numpyro(labelled, jnp.arange(6.0), batch=2).subsampled is None
     with pytest.warns(UserWarning, match="evaluated in full: minibatches are for Gaussian families"):
         assert yo.fit(model, family=yo.Factorised(), seed=0, max_steps=50).num_gradients == 0
-
-
-def test_a_model_that_fails_on_a_minibatch_is_evaluated_in_full_with_a_warning():
-    def model_fn(y, scale):
-        mu = numpyro.sample("mu", dist.Normal(0, 1))
-        with numpyro.plate("rows", 6, subsample_size=2) as index:
-            numpyro.sample("y", dist.Normal(mu, scale), obs=y[index])  # the scale of all rows
-
-    with pytest.warns(UserWarning, match="since the model fails on a minibatch"):
-        assert from_numpyro(model_fn, jnp.arange(6.0), jnp.ones(6)).num_observations == 6

@@ -241,7 +241,7 @@ def _restored(model, program, clock, options: Options, saved: Saved, folder: Pat
     trust = jax.ShapeDtypeStruct((options.restarts,), jnp.result_type(float))
     one = _shapes_of_params(model, program.family)
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct((options.restarts, *x.shape), x.dtype), one)
-    like = jax.eval_shape(lambda p, t: _start_all(program, as_arrays(model.inputs), p, t), params, trust)
+    like = jax.eval_shape(lambda i, p, t: _start_all(program, i, p, t), as_arrays(model.inputs), params, trust)
     state = saved.state(like, folder)
     # More steps may be allowed than before.
     more = (state.reason == StopReason.MAX_STEPS) & (state.step < options.max_steps)

@@ -38,10 +38,10 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     factors and of latent sites whose law depends on other sites; `log_marginal` has the observations alone. Sites
     given by `handlers.substitute`, and `numpyro.param` sites, keep their values.
 
-    With plates that have a `subsample_size` the fit looks at minibatches, at random rows of its own for each draw, and
-    now and then at all the data to take most of their noise off. What is reported of the fit (ELBO, importance
-    correction, k-hat, LOO, predictions, the verdict) is about all the data. Where a latent site is inside such a plate,
-    or discrete, the plate is evaluated in full, with a warning.
+    With plates that have a `subsample_size` the fit looks at minibatches, at rows of its own for each mirrored pair of
+    draws. The start and, now and then, a gradient that takes most of their noise off look at all the data. What is
+    reported of the fit (ELBO, importance correction, k-hat, LOO, predictions, the verdict) is about all the data. Where
+    a latent site is inside such a plate, or discrete, the plate is evaluated in full, with a warning.
 
     Parameters
     ----------
@@ -89,23 +89,13 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
 
 def _in_batches(model: Model, subsampled: LogBatch, look: Look, plates: dict[str, str]) -> Model:
     """Let the model be fitted by minibatches where it can be; else say why not."""
-    why = ""
     for name in look.latents:
         inside = any(frame.name in plates for frame in look.sites[name]["cond_indep_stack"])
         if inside or look.sites[name]["fn"].is_discrete:
             why = "inside: a minibatch would say nothing of most of it" if inside else "discrete"
-            why = f"latent site {name!r} is {why}"
-            break
-    if not why:
-        point = {s.name: jax.ShapeDtypeStruct(s.shape, jnp.result_type(float)) for s in model.density.sites}
-        try:
-            jax.eval_shape(subsampled, jax.random.key(0), point, model.data)
-        except Exception as error:
-            why = f"the model fails on a minibatch: {error}"
-    if why:
-        said = ", ".join(plates.values())
-        warnings.warn(f"Plates that take a subsample are evaluated in full: {said}, since {why}.", stacklevel=3)
-        return model
+            said = f"{', '.join(plates.values())}, since latent site {name!r} is {why}"
+            warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
+            return model
     return replace(model, subsampled=subsampled)
 
 
