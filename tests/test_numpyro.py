@@ -359,24 +359,6 @@ def test_param_sites_keep_their_value_with_a_warning():
     np.testing.assert_allclose(model.prior["x"].scale, 2.0)
 
 
-@pytest.mark.parametrize("by_index", [True, False], ids=["by index", "by numpyro.subsample"])
-def test_subsampled_plates_are_evaluated_in_full_with_a_warning(by_index):
-    def model_fn(y, batch=None):
-        mu = numpyro.sample("mu", dist.Normal(0, 1))
-        with numpyro.plate("rows", len(y), subsample_size=batch) as index:
-            part = y[index] if by_index else numpyro.subsample(y, event_dim=0)
-            z = numpyro.sample("z", dist.Normal(mu, 1.0))
-            numpyro.sample("y", dist.Normal(z, 1.0), obs=part)
-
-    y = jnp.arange(6.0)
-    with pytest.warns(UserWarning, match=r"evaluated in full: 'rows' \(2 of 6\)"):
-        model = from_numpyro(model_fn, y, batch=2)
-    whole = assert_same_density_as_numpyro(model_fn, y)
-    assert model.num_observations == whole.num_observations
-    with precision():
-        np.testing.assert_allclose(log_p(model, points(model)), log_p(whole, points(whole)), rtol=1e-9)
-
-
 def two_sites(law, y=None):
     def model_fn():
         x = numpyro.sample("x", law())

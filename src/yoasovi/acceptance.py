@@ -219,7 +219,7 @@ class Step(_OneStep):
 
     def judge(self, key, control, problem, journey, yardstick, t):
         k_draw, k_luck = jax.random.split(key)
-        uniform = open_uniform(k_draw, (problem.family.noise_size(problem.density),))
+        uniform = open_uniform(k_draw, (problem.noise_size,))
         elbo = problem.elbo(journey.candidate, uniform)
         strictness = self.tempering.strictness(control, t)
         exponent = strictness * (elbo - yardstick) / jnp.maximum(jnp.abs(yardstick), self.floor)

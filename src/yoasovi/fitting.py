@@ -21,7 +21,7 @@ from yoasovi.families import FullRank, Gaussian, LowRank, MeanField
 from yoasovi.interrupts import Interrupts
 from yoasovi.loop import Program, run_chunk, start
 from yoasovi.methods import Method, method as named
-from yoasovi.model import Model
+from yoasovi.model import Density, Model
 from yoasovi.nonfinite import Nonfinite, explain, search
 from yoasovi.optimizers import Natural
 from yoasovi.progress import Progress
@@ -29,7 +29,7 @@ from yoasovi.result import Fit, Seconds, fresh_ratios
 from yoasovi.start import COLD_TRUST, Begin, cold_start, own_start, prior_draw, warm_start
 from yoasovi.stopping import StopReason
 from yoasovi.trace import Trace
-from yoasovi.values import ValueWindow
+from yoasovi.values import Values, ValueWindow
 from yoasovi.window import Window
 
 FAMILIES = {"mean_field": MeanField(), "full_rank": FullRank(), "low_rank": LowRank()}
@@ -135,6 +135,17 @@ def choose_family(model: Model, method: Method, family: Any) -> tuple[Any, str]:
     return family, why
 
 
+def fitted_density(model: Model, method: Method, family: Any) -> Density:
+    """Give the density that the loop looks at: that of minibatches, where there are any and the method can take them."""
+    if model.subsampled is None:
+        return model.density
+    if isinstance(family, Gaussian) and not isinstance(method.gradient, Values):
+        return model.density._replace(subsampled=model.subsampled)
+    text = "minibatches are for Gaussian families, and for methods that do not regress values"
+    warnings.warn(f"{model.name} is evaluated in full: {text}.", stacklevel=4)
+    return model.density
+
+
 class Options(NamedTuple):
     """How to run a fit; none of it is the method's."""
 
@@ -178,8 +189,9 @@ class Costs(NamedTuple):
 
 def _fit(model, method, family, why, options: Options, interrupts: Interrupts) -> Fit:
     clock = Clock()
+    density = fitted_density(model, method, family)
     program = Program(
-        model.density, family, method.draws, method.gradient, method.acceptance, method.optimizer, method.stopping,
+        density, family, method.draws, method.gradient, method.acceptance, method.optimizer, method.stopping,
         options.max_nonfinite,
     )  # fmt: skip
     store = saved = None
@@ -229,7 +241,7 @@ def _restored(model, program, clock, options: Options, saved: Saved, folder: Pat
     trust = jax.ShapeDtypeStruct((options.restarts,), jnp.result_type(float))
     one = _shapes_of_params(model, program.family)
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct((options.restarts, *x.shape), x.dtype), one)
-    like = jax.eval_shape(lambda p, t: _start_all(program, as_arrays(model.inputs), p, t), params, trust)
+    like = jax.eval_shape(lambda i, p, t: _start_all(program, i, p, t), as_arrays(model.inputs), params, trust)
     state = saved.state(like, folder)
     # More steps may be allowed than before.
     more = (state.reason == StopReason.MAX_STEPS) & (state.step < options.max_steps)
@@ -272,7 +284,7 @@ def _begin(model, program, clock, seed, restart) -> Begin:
         given = own_start(model, seed, restart) or (prior_draw(model, jax.random.key(seed + restart)) if restart else {})
         return Begin(program.family.init(model, given), COLD_TRUST, 0, 0)
     if isinstance(program.optimizer, Natural):
-        return warm_start(model, program.family, clock, seed, restart)
+        return warm_start(model, program.density, program.family, clock, seed, restart)
     return Begin(cold_start(model, program.family, clock, seed, restart), COLD_TRUST, 0, 0)
 
 

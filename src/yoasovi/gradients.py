@@ -14,21 +14,40 @@ from numpyro.distributions import Distribution
 
 from yoasovi.curvature import shrinkage
 from yoasovi.errors import check, positive_number
-from yoasovi.model import Density, Inputs, Terms
+from yoasovi.model import Batch, Density, Inputs, Terms
 
 
 class Problem(NamedTuple):
-    """A model seen through a family; lives inside a trace only."""
+    """A model seen through a family; lives inside a trace only.
+
+    Where there are minibatches, the last number of a row of noise names one. So whoever shares noise shares the
+    minibatch too, and a mirrored pair does (see `as_key`).
+    """
 
     density: Density
     family: Any
     inputs: Inputs
+    anchor: Any = None  # of minibatches
+    batch: Batch | None = None  # the one dealt; None is all the data
+
+    @property
+    def noise_size(self) -> int:
+        """How many uniform numbers make one look: a draw, and a minibatch where there are any."""
+        return self.family.noise_size(self.density) + (self.density.subsampled is not None)
+
+    def dealt(self, uniform) -> tuple[jax.Array, Problem]:
+        """Split a row of noise: the family's, and the problem on the minibatch that the rest names."""
+        if self.density.subsampled is None:
+            return uniform, self
+        return uniform[:-1], self._replace(batch=Batch(as_key(uniform[-1]), self.anchor))
 
     def draw(self, params, uniform):
-        return self.family.draw(self.density, params, uniform)
+        return self.family.draw(self.density, params, self.dealt(uniform)[0])
 
     def terms(self, theta) -> Terms:
-        return self.family.terms(self.density, self.inputs, theta)
+        if self.batch is None:
+            return self.family.terms(self.density, self.inputs, theta)
+        return self.density.free_terms(self.inputs, theta, self.batch)
 
     def pieces(self, params, theta):
         return self.family.pieces(self.density, params, theta)
@@ -38,8 +57,9 @@ class Problem(NamedTuple):
 
     def look(self, params, uniform) -> tuple[Terms, jax.Array]:
         """Give the terms of log p, and log q, at one draw."""
-        theta, log_q = self.family.draw_with_log_q(self.density, params, uniform)
-        return self.terms(theta), log_q
+        noise, dealt = self.dealt(uniform)
+        theta, log_q = self.family.draw_with_log_q(self.density, params, noise)
+        return dealt.terms(theta), log_q
 
     def elbo(self, params, uniform):
         """Give log p - log q at one draw."""
@@ -75,6 +95,19 @@ class Gradient(Protocol):
         ...
 
 
+def as_key(uniform: jax.Array) -> jax.Array:
+    """Make a random key of the bits of a uniform number, the same for u and 1 - u.
+
+    Between the two draws of a mirrored pair the noise of a shared minibatch cancels, and with it most of what could be
+    mistaken for curvature; the mean over the pair becomes noisier by much less.
+    """
+    words = jax.lax.bitcast_convert_type(jnp.abs(uniform - 0.5), jnp.uint32)
+    key = jax.random.key(0)
+    for i in range(words.size):
+        key = jax.random.fold_in(key, words.reshape(-1)[i])
+    return key
+
+
 def total(tree) -> jax.Array:
     """Sum all entries of all arrays."""
     return sum((jnp.sum(x) for x in jax.tree.leaves(tree)), jnp.asarray(0.0))
@@ -86,7 +119,7 @@ def look(problem: Problem, params, uniform, drawn_from=None) -> Seen:
 
     def one(u):
         theta = problem.draw(source, u)
-        terms, pieces = problem.terms(theta), problem.pieces(params, theta)
+        terms, pieces = problem.dealt(u)[1].terms(theta), problem.pieces(params, theta)
         log_q = total(pieces)
         ratio = jnp.exp(log_q - problem.log_q(source, theta)) if drawn_from is not None else jnp.asarray(1.0)
         return Seen(theta, terms, pieces, ratio, terms.total() - log_q)
@@ -260,7 +293,11 @@ class _Pathwise(ABC):
         """Give the ELBO draw and its gradient for one row of standard normal noise."""
 
     def evaluate(self, problem, params, uniform):
-        elbo, grads = jax.vmap(lambda e: self.one(problem, params, e))(ndtri(uniform))
+        def one(u):
+            noise, dealt = problem.dealt(u)
+            return self.one(dealt, params, ndtri(noise))
+
+        elbo, grads = jax.vmap(one)(uniform)
         return Seen(grads, None, None, jnp.ones_like(elbo), elbo)
 
     def direction(self, problem, params, memory, uniform, seen):
@@ -318,7 +355,7 @@ def _check_baseline(part):
 def _start_baseline(part, problem, params):
     if part.baseline is None:
         return ()
-    uniform = jax.ShapeDtypeStruct((1, problem.family.noise_size(problem.density)), jnp.result_type(float))
+    uniform = jax.ShapeDtypeStruct((1, problem.noise_size), jnp.result_type(float))
     shapes = jax.eval_shape(lambda u: part.weights(problem, look(problem, params, u)), uniform)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), shapes)
     return Baseline(zeros, jnp.zeros((), int))

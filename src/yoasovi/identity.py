@@ -88,6 +88,10 @@ def _program(model: Model, inputs: Any) -> Iterator[Any]:
     closed = jax.make_jaxpr(terms)(as_arrays(point), inputs.data)
     yield _ADDRESS.sub("", str(closed))
     yield from _constants(closed)
+    if model.subsampled is not None:
+        closed = jax.make_jaxpr(model.subsampled)(jax.random.key(0), as_arrays(point), inputs.data)
+        yield _ADDRESS.sub("", str(closed))
+        yield from _constants(closed)
     if isinstance(model.log_likelihood, HostDensity):
         code = getattr(model.log_likelihood.fn, "__code__", None)
         yield code.co_code if code else _plain(model.log_likelihood.fn)

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from yoasovi.acceptance import CANDIDATE, INCUMBENT, Journey, Plan, Verdict
-from yoasovi.gradients import Problem
-from yoasovi.model import Density, Inputs
+from yoasovi.gradients import Problem, total
+from yoasovi.model import Anchor, Density, Inputs
 from yoasovi.nonfinite import DRAW, GRADIENT, LOG_P, PARAMETER, Refused, note, nothing_refused
 from yoasovi.stopping import StopReason
 
@@ -45,6 +45,7 @@ class State(NamedTuple):
     yardstick: jax.Array
     control: Any  # the acceptance rule's
     patience: Any  # the stopping rule's
+    anchor: Anchor | None  # of minibatches
     # statistics
     step: jax.Array  # iterations so far
     turn: jax.Array
@@ -90,12 +91,16 @@ class Trip(NamedTuple):
 def start(program: Program, inputs: Inputs, params: Any, trust: jax.Array) -> State:
     """Give the state before the first turn."""
     problem = Problem(program.density, program.family, inputs)
+    control = program.acceptance.init(problem, trust)
+    # A look at all the data is worth a window of minibatches, not a single one.
+    windows = program.acceptance.plan(control).size is not None
+    anchor = program.density.anchored(inputs, params.mean) if program.density.subsampled and windows else None
     zero = jnp.asarray(0)
     state = State(
         params=params, incumbent=params, memory=program.optimizer.init(problem, params),
         baseline=program.gradient.init(problem, params), yardstick=jnp.asarray(jnp.nan, float),
-        control=program.acceptance.init(problem, trust), patience=program.stopping.init(),
-        step=zero, turn=zero, values=zero, gradients=zero, accepted=zero, rollbacks=zero,
+        control=control, patience=program.stopping.init(), anchor=anchor,
+        step=zero, turn=zero, values=zero, gradients=jnp.asarray(int(anchor is not None)), accepted=zero, rollbacks=zero,
         refused=nothing_refused(problem, params), reason=jnp.asarray(int(StopReason.RUNNING)),
     )  # fmt: skip
     # No weak types: the loop's answer has none, and would compile the next chunk anew.
@@ -105,8 +110,7 @@ def start(program: Program, inputs: Inputs, params: Any, trust: jax.Array) -> St
 def iterate(program: Program, problem: Problem, key, state: State, plan: Plan, i, trip: Trip) -> Trip:
     """One iteration: draw, look, ask whether the draw may be used, and move."""
     t = state.step + i
-    size = problem.family.noise_size(problem.density)
-    uniform = program.draws.at(key, t, size)
+    uniform = program.draws.at(key, t, problem.noise_size)
     seen = program.gradient.evaluate(problem, trip.params, uniform)
     elbo = jnp.mean(seen.ratio * seen.elbo)
     admitted = program.acceptance.screen(jax.random.fold_in(key, 4 * t + 1), state.control, elbo, state.yardstick, t + 1)
@@ -148,7 +152,7 @@ def turn(program: Program, inputs: Inputs, key, max_steps, state: State) -> tupl
 
 def travel(program: Program, inputs: Inputs, key, max_steps, state: State) -> tuple[Plan, Trip]:
     """The window's iterations."""
-    problem = Problem(program.density, program.family, inputs)
+    problem = Problem(program.density, program.family, inputs, state.anchor)
     plan = program.acceptance.plan(state.control)
     alive = state.reason == StopReason.RUNNING  # a finished fit among unfinished ones (restarts) idles
     if plan.size is not None:
@@ -168,7 +172,7 @@ def travel(program: Program, inputs: Inputs, key, max_steps, state: State) -> tu
 
 def arrive(program: Program, inputs: Inputs, key, max_steps, state: State, plan: Plan, trip: Trip) -> tuple[State, TurnInfo]:
     """The window's proposal, the verdict on it, and what follows."""
-    problem = Problem(program.density, program.family, inputs)
+    problem = Problem(program.density, program.family, inputs, state.anchor)
     candidate, memory, forecast = program.optimizer.propose(problem, state.params, trip, plan)
     trip = trip._replace(memory=memory)
     alive, sound = state.reason == StopReason.RUNNING, finite(candidate)
@@ -215,15 +219,31 @@ def settle(
     pathwise = program.gradient.reparameterised
     values = state.values + verdict.values + (0 if pathwise else spent)
     gradients = state.gradients + (spent if pathwise else 0)
+    anchor = state.anchor
+    if anchor is not None:
+        drifted = (reason == StopReason.RUNNING) & drifts(problem, incumbent, anchor)
+        anchor, gradients = anchored_anew(problem, drifted, incumbent, anchor), gradients + drifted
     new = State(
-        params, incumbent, memory, baseline, verdict.yardstick, verdict.control, patience, step, state.turn + 1, values,
-        gradients, state.accepted + verdict.accept, state.rollbacks + back, refused, reason,
+        params, incumbent, memory, baseline, verdict.yardstick, verdict.control, patience, anchor, step, state.turn + 1,
+        values, gradients, state.accepted + verdict.accept, state.rollbacks + back, refused, reason,
     )  # fmt: skip
     info = TurnInfo(
         step, values + gradients, verdict.elbo, verdict.gain, verdict.gain_se, verdict.accept, back, verdict.strictness,
         jnp.asarray(plan.length, float), size, jnp.asarray(plan.kind),
     )  # fmt: skip
     return new, info
+
+
+def drifts(problem: Problem, params, anchor: Anchor) -> jax.Array:
+    """Say whether the anchor is so far from q's mean that it adds to the noise of minibatches, as told by log q."""
+    heights = [total(problem.family.log_q(params, x)) for x in (params.mean, anchor.flat)]
+    return ~(heights[0] - heights[1] < 0.1 * problem.density.dim)
+
+
+def anchored_anew(problem: Problem, drifted, params, anchor: Anchor) -> Anchor:
+    """Move the anchor to q's mean where it has drifted: one gradient on all the data."""
+    new = jax.lax.cond(drifted, lambda: problem.density.anchored(problem.inputs, params.mean), lambda: anchor)
+    return keep(finite(new), new, anchor)
 
 
 def run_chunk(program: Program, inputs: Inputs, key, state: State, max_steps, turns: int) -> tuple[State, TurnInfo]:

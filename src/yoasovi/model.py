@@ -46,14 +46,33 @@ class Terms(NamedTuple):
         return sum((jnp.sum(x) for x in jax.tree.leaves(self)), jnp.asarray(0.0))
 
 
+class Anchor(NamedTuple):
+    """A place where the likelihood is known on all the data, with its gradient."""
+
+    flat: jax.Array  # (d,), unconstrained
+    value: jax.Array
+    gradient: jax.Array  # (d,)
+
+
+class Batch(NamedTuple):
+    """A minibatch: the key that names its rows, and the anchor its noise is taken off at, if there is one."""
+
+    key: jax.Array
+    anchor: Anchor | None = None
+
+
 class Density(NamedTuple):
-    """The static half of a model, hashable: with `Inputs` it can be evaluated inside a compiled loop."""
+    """The static half of a model, hashable: with `Inputs` it can be evaluated inside a compiled loop.
+
+    `subsampled` is there inside a fit by minibatches only; what is said of the fit afterwards is about all the data.
+    """
 
     log_likelihood: Callable
     sites: tuple[Site, ...]
     local_sites: tuple[Site, ...]
     num_observations: int
     differentiable: bool
+    subsampled: Callable | None = None
 
     @property
     def dim(self) -> int:
@@ -78,17 +97,34 @@ class Density(NamedTuple):
             jacobian[name] = jnp.sum(transform.log_abs_det_jacobian(x, params[name]))
         return params, jacobian
 
-    def terms(self, inputs: Inputs, params: Params) -> Terms:
-        """Evaluate the terms of log p(y, theta) at parameters on their own supports."""
+    def terms(self, inputs: Inputs, params: Params, likelihood: jax.Array | None = None) -> Terms:
+        """Evaluate the terms of log p(y, theta) at parameters on their own supports; the likelihood's may be given."""
         prior = {s.name: jnp.sum(inputs.prior[s.name].log_prob(params[s.name])) for s in self.sites}
         local = {s.name: local_law(inputs.local[s.name], params).log_prob(params[s.name]) for s in self.local_sites}
-        return Terms(prior, local, self.log_likelihood(params, inputs.data))
+        return Terms(prior, local, self.log_likelihood(params, inputs.data) if likelihood is None else likelihood)
 
-    def free_terms(self, inputs: Inputs, flat: jax.Array) -> Terms:
+    def free_terms(self, inputs: Inputs, flat: jax.Array, batch: Batch | None = None) -> Terms:
         """Evaluate the terms at a flat unconstrained vector, with the Jacobians of the transforms."""
         params, jacobian = self.constrain(inputs, flat)
-        terms = self.terms(inputs, params)
+        terms = self.terms(inputs, params, None if batch is None else self._estimated(inputs, flat, batch))
         return terms._replace(prior={k: v + jacobian[k] for k, v in terms.prior.items()})
+
+    def anchored(self, inputs: Inputs, flat: jax.Array) -> Anchor:
+        """Look at the likelihood of all the data at one place."""
+        whole = lambda x: jnp.sum(self.log_likelihood(self.constrain(inputs, x)[0], inputs.data))
+        return Anchor(flat, *jax.value_and_grad(whole)(flat))
+
+    def _estimated(self, inputs: Inputs, flat: jax.Array, batch: Batch) -> jax.Array:
+        """Estimate the likelihood from a minibatch: terms whose sum is right on average.
+
+        The tangent at the anchor is known on all the data. What the minibatch says of it is pure noise, and taken off.
+        """
+        rows = lambda x: self.subsampled(batch.key, self.constrain(inputs, x)[0], inputs.data)  # type: ignore[misc]
+        if batch.anchor is None:
+            return rows(flat)
+        away = flat - batch.anchor.flat
+        there, slope = jax.jvp(rows, (batch.anchor.flat,), (away,))
+        return jnp.append(rows(flat) - there - slope, batch.anchor.value + batch.anchor.gradient @ away)
 
 
 @jax.tree_util.register_static
@@ -130,6 +166,9 @@ class Model:
         Function of (params, data) giving further quantities that samples should carry.
     predictive
         Function of (key, params, data) that draws new observations, for `Fit.predict`.
+    subsampled
+        Function of (key, params, data) that gives terms of a random minibatch, scaled so that their sum is on average
+        that of `log_likelihood`. A fit then looks at minibatches; what it reports is about all the data.
 
     Examples
     --------
@@ -148,6 +187,7 @@ class Model:
     start: Callable[[jax.Array], Params] | None = None
     deterministics: Callable[[Params, Any], Params] | None = None
     predictive: Callable[[jax.Array, Params, Any], Any] | None = None
+    subsampled: Callable[[jax.Array, Params, Any], jax.Array] | None = None
     default_family: Any = None
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None
@@ -160,6 +200,8 @@ class Model:
         check(callable(self.log_likelihood), "log_likelihood", "Model", "callable", self.log_likelihood)
         if clash := set(self.prior) & set(self.local):
             raise ValueError(f"`local` of `Model` repeats names of `prior`: {sorted(clash)}.")
+        usable = self.subsampled is None or (callable(self.subsampled) and not self.local)
+        check(usable, "subsampled", "Model", "a function, of a model without `local`", self.subsampled)
         _check_data(self.data)
         _ = self.density  # evaluates shapes once, so that a wrong model fails here and not inside a compiled loop
 

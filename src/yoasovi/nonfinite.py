@@ -42,7 +42,7 @@ class Refused(NamedTuple):
 
 def nothing_refused(problem: Problem, params: Any) -> Refused:
     """Give the memory to begin with."""
-    uniform = jnp.full(problem.family.noise_size(problem.density), 0.5)
+    uniform = jnp.full(problem.noise_size, 0.5)
     theta = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(problem.draw, params, uniform))
     zero = jnp.asarray(0)
     return Refused(jnp.zeros(4, int), zero, zero, zero, theta)

@@ -44,7 +44,9 @@ class Fit:
 
     `elbo` always comes from fresh draws at the final parameters; what the run saw of itself is `trace`, and
     `reported_elbo` its last accepted value. `num_values` and `num_gradients` count evaluations of log p alone and with its
-    gradient, over all restarts; the draws behind `elbo` are not among them, those of importance correction are.
+    gradient, over all restarts; the draws behind `elbo` are not among them, those of importance correction are. In a fit by
+    minibatches an evaluation on one of them counts one, and so does each on all the data: those of the start's climb and
+    of the anchors. Everything that the fit says of itself afterwards is about all the data.
     """
 
     model: Model

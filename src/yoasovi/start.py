@@ -81,14 +81,20 @@ def cold_start(model: Model, family, clock: Clock, seed: int, restart: int = 0) 
     return call(clock, _cold, (model.density, family, restart > 0), model.inputs, given, seed, restart)[0]
 
 
-def warm_start(model: Model, family, clock: Clock, seed: int, restart: int = 0, budget: int = 100) -> Begin:
-    """Climb log p from the cold start; take the place found, narrowly, only if the ELBO gains on common draws."""
-    density, inputs, given = model.density, as_arrays(model.inputs), own_start(model, seed, restart)
+def warm_start(
+    model: Model, density: Density, family, clock: Clock, seed: int, restart: int = 0, budget: int = 100
+) -> Begin:
+    """Climb log p from the cold start; take the place found, narrowly, only if the ELBO gains on common draws.
+
+    Where there are minibatches, they judge, but what is climbed is log p of all the data: the top of a single minibatch
+    can be many posterior standard deviations away, and the way back costs more.
+    """
+    inputs, given = as_arrays(model.inputs), own_start(model, seed, restart)
     cold, centre, scale = call(clock, _cold, (density, family, restart > 0), inputs, given, seed, restart)
     refused = [0, 0]
 
     def look(x):
-        value, gradient = call(clock, _log_density_and_gradient, (density,), inputs, x)
+        value, gradient = call(clock, _log_density_and_gradient, (model.density,), inputs, x)
         broken = not np.isfinite(value)
         refused[0] += broken
         refused[1] += not broken and not np.isfinite(gradient).all()

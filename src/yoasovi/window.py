@@ -54,7 +54,7 @@ def paired_gain(key, problem: Problem, candidate, incumbent, most, block: int = 
     Differences are taken term by term before they are summed. A pair in which either side is not finite says nothing
     about the size of the gain; if that happens to one side much more often than to the other, that decides.
     """
-    size = problem.family.noise_size(problem.density)
+    size = problem.noise_size
 
     def pair(uniform):
         (new, new_q), (old, old_q) = problem.look(candidate, uniform), problem.look(incumbent, uniform)
@@ -138,7 +138,8 @@ class Window:
 
     def capacity(self, problem: Problem) -> int:
         """Most draws a line is fitted to; longer windows would do better as natural steps."""
-        return max(32 * self.first, 4 * problem.family.line_size(problem.density.dim))
+        most = max(32 * self.first, 4 * problem.family.line_size(problem.density.dim))
+        return most if problem.density.subsampled is None else 8 * most  # minibatches blur a line that may be straight
 
     def init(self, problem, trust):
         start = self._first_steps(problem)
@@ -251,7 +252,10 @@ class Window:
         trust = jnp.where(short, jnp.maximum(4.0, jnp.sqrt(control.trust)), control.trust)
         trust = jnp.where(kept, jnp.minimum(2.0 * trust, 1e4), trust)
         # A posterior that bends (much noise about the line) may have plateaus on which no line promises anything.
-        straight = noise * control.size < 1.5
+        # Under minibatches the noise is mostly theirs, so it says little of that, and a longer window takes it off.
+        batched = problem.density.subsampled is not None
+        straight = True if batched else noise * control.size < 1.5
+        growth = jnp.clip(noise / self.tolerance, 1.5, 4.0) if batched else 1.5
         settled = seen.small & straight & (signal + noise < 2.0 * self.tolerance) & (full if full_size else True)
 
         paying = seen.better & (seen.gain > jnp.maximum(0.5 * expected, 0.1))
@@ -259,7 +263,7 @@ class Window:
         failures = jnp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse)))
         undecided = ~seen.better & ~seen.worse
         grow = jnp.where(full, blurred, undecided)
-        size = jnp.where(grow, even(1.5 * control.size), control.size)
+        size = jnp.where(grow, even(growth * control.size), control.size)
         capacity = self.capacity(problem)
         windows = control.windows + 1
         near = (full_size <= 2 * control.size + 32) & (signal < 1.0 + 0.25 * dim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from yoasovi.numpyro.laws import as_categorical, in_numpy, is_improper, kernel
 from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, in_full, look_once, touched
 from yoasovi.numpyro.naming import labels_of
 from yoasovi.numpyro.predictive import Predictive
-from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogObservations, LogTerms, Replay, Slot, Source
+from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogBatch, LogObservations, LogTerms, Replay, Slot, Source
 
 # What `Factorised` has a law for; where there are discrete sites, those of all other supports are unconstrained first.
 _WITH_A_LAW = (constraints.real, constraints.positive, constraints.unit_interval, constraints.simplex)
@@ -35,8 +36,12 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     The density is the one NumPyro's own samplers see (where `handlers.scale` or `mask` is around a constrained latent
     site, SVI's: the Jacobian is left alone). `log_likelihood` has one entry per observation first, then those of
     factors and of latent sites whose law depends on other sites; `log_marginal` has the observations alone. Sites
-    given by `handlers.substitute`, and `numpyro.param` sites, keep their values. Plates with a `subsample_size` are
-    evaluated in full, with a warning.
+    given by `handlers.substitute`, and `numpyro.param` sites, keep their values.
+
+    With plates that have a `subsample_size` the fit looks at minibatches, at rows of its own for each mirrored pair of
+    draws. The start and, now and then, a gradient that takes most of their noise off look at all the data. What is
+    reported of the fit (ELBO, importance correction, k-hat, LOO, predictions, the verdict) is about all the data. Where
+    a latent site is inside such a plate, or discrete, the plate is evaluated in full, with a warning.
 
     Parameters
     ----------
@@ -59,14 +64,15 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     # In the precision of the fit, so that constants are not rounded before it; NumPyro's checks do not know the
     # names of sites, so they are made here, afterwards.
     with precision(), validation_enabled(False):
-        source, first = in_full(source, look_once(source, 0))
+        partial = source
+        source, first, plates = in_full(source, look_once(source, 0))
         looks = first, look_once(source, 1)
         check_looks(*looks)
         check_improper(source, looks)
         prior, replay = _arrange(source, looks)
         replay, data = _with_data(replay, source, prior)
         discrete = replay.local or any(law.is_discrete for law in prior.values())
-        return Model(
+        made = Model(
             prior=prior,
             local={k: Partial(LocalLaw(replay, k), data) for k in replay.local},
             log_likelihood=LogTerms(replay),
@@ -78,6 +84,19 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
             name=_name(model_fn),
             labels=labels_of(looks[0], replay),
         )
+        return _in_batches(made, LogBatch(replace(replay, fn=partial.fn)), first, plates) if plates else made
+
+
+def _in_batches(model: Model, subsampled: LogBatch, look: Look, plates: dict[str, str]) -> Model:
+    """Let the model be fitted by minibatches where it can be; else say why not."""
+    for name in look.latents:
+        inside = any(frame.name in plates for frame in look.sites[name]["cond_indep_stack"])
+        if inside or look.sites[name]["fn"].is_discrete:
+            why = "inside: a minibatch would say nothing of most of it" if inside else "discrete"
+            said = f"{', '.join(plates.values())}, since latent site {name!r} is {why}"
+            warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
+            return model
+    return replace(model, subsampled=subsampled)
 
 
 def _arrange(source: Source, looks: tuple[Look, Look]) -> tuple[dict[str, dist.Distribution], Replay]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,10 +13,10 @@ import numpyro.distributions as dist
 from numpyro import validation_enabled
 from numpyro.handlers import seed, substitute
 from numpyro.infer.initialization import init_to_uniform
-from numpyro.primitives import Messenger
 
 from yoasovi.model import Params
 from yoasovi.numpyro.laws import is_improper, is_masked, layers, per_member
+from yoasovi.numpyro.plates import WholePlates, takes_part
 from yoasovi.numpyro.replay import Source
 
 _MOST_CHOICES = 100  # values of the local latents of one observation that are summed over for DIC and LOO
@@ -65,34 +64,23 @@ def look_once(source: Source, key, anywhere=lambda law: not law.support.is_discr
     return Look(sites, log_probs, tuple(latents))
 
 
-class WholePlates(Messenger):
-    """Makes plates that would take a subsample take all their members."""
-
-    def process_message(self, msg):
-        """Give a plate all its indices."""
-        if msg["type"] == "plate":
-            size, _ = msg["args"]
-            msg["args"], msg["value"] = (size, size), jnp.arange(size)
-
-
-def in_full(source: Source, look: Look) -> tuple[Source, Look]:
-    """Give the model with plates that are not subsampled, and a look at it, and say so; the same ones if none is."""
+def in_full(source: Source, look: Look) -> tuple[Source, Look, dict[str, str]]:
+    """Give the model with its plates in full, a look at it, and how to name the plates that take a subsample, if any."""
     plates = {k: s["args"] for k, s in look.sites.items() if s["type"] == "plate"}
-    plates = {k: (size, part) for k, (size, part) in plates.items() if part not in (None, size)}
+    plates = {k: x for k, x in plates.items() if takes_part(*x)}
     if not plates:
-        return source, look
+        return source, look, {}
     whole = source._replace(fn=WholePlates(source.fn))
-    said = ", ".join(f"{k!r} ({part:,} of {size:,})" for k, (size, part) in plates.items())
+    named = {k: f"{k!r} ({part:,} of {size:,})" for k, (size, part) in plates.items()}
     try:
         look = look_once(whole, 0)
     except Exception as error:
         raise ValueError(
-            f"Plate {said} of the NumPyro model takes a subsample, and the model fails with the plate in full: give it all "
-            "the data, and take the batch by the plate's indices or by `numpyro.subsample`. For a model that is given one "
-            f"batch at a time use `yoasovi.numpyro.YOASOVI` with a guide. ({error})"
+            f"Plate {', '.join(named.values())} of the NumPyro model takes a subsample, and the model fails with the plate "
+            "in full: give it all the data, and take the batch by the plate's indices or by `numpyro.subsample`. For a "
+            f"model that is given one batch at a time use `yoasovi.numpyro.YOASOVI` with a guide. ({error})"
         ) from error
-    warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
-    return whole, look
+    return whole, look, named
 
 
 @dataclass(frozen=True, eq=False)

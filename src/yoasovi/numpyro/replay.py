@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from numpyro.infer.util import compute_log_probs
 
 from yoasovi.model import Params
 from yoasovi.numpyro.laws import as_categorical, is_observation, per_member
+from yoasovi.numpyro.plates import Batches
 
 
 class Source(NamedTuple):
@@ -103,6 +104,17 @@ class LogTerms:
         inside = sum((v for v in own.values() if v is not None), jnp.zeros(self.replay.size))
         # What no local latent touches is shared out evenly: the sum is right, and no latent's choice changes by it.
         return inside + jnp.sum(_flat([terms[k] for k, v in own.items() if v is None])) / self.replay.size
+
+
+@dataclass(frozen=True)
+class LogBatch:
+    """The same terms from the rows of a minibatch, those of subsampled plates scaled up by NumPyro."""
+
+    replay: Replay
+
+    def __call__(self, key, params, data):
+        """Evaluate them."""
+        return LogTerms(replace(self.replay, fn=Batches(self.replay.fn, key)))(params, data)
 
 
 @dataclass(frozen=True)

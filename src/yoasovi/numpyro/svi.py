@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +17,12 @@ from numpyro.optim import _NumPyroOptim
 
 from yoasovi.errors import positive_integer
 from yoasovi.loop import Program, State, arrive, start, travel
-from yoasovi.model import Inputs
+from yoasovi.model import Density, Inputs
 from yoasovi.numpyro.judging import Guided, Judge, Keys, LossGradient, Steps, selector
 from yoasovi.stopping import MaxSteps, Patience, StopReason
 
 _NO_INPUTS = Inputs({}, {}, None)
-_NO_DENSITY: Any = None  # it is in the loss
+_NO_DENSITY = Density(lambda params, data: jnp.zeros(1), (), (), 1, True)  # it is in the loss
 _MAX_NONFINITE = 500
 
 

@@ -1,0 +1,156 @@
+"""Minibatches: plates of a NumPyro model that take a subsample."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import yoasovi as yo
+from conftest import Conjugate
+from yoasovi.checkpoint import Store
+from yoasovi.compiling import as_arrays, precision
+from yoasovi.draws import Mirrored
+from yoasovi.gradients import as_key
+from yoasovi.model import Batch
+from yoasovi.numpyro import from_numpyro
+
+known = Conjugate(n=3000, d=3)
+
+
+def regression(X, y, batch=None, by_index=True):
+    w = numpyro.sample("w", dist.Normal(jnp.zeros(X.shape[1]), 1.0).to_event(1))
+    with numpyro.plate("rows", len(y), subsample_size=batch) as index:
+        if by_index:
+            X, y = X[index], y[index]
+        else:
+            X, y = numpyro.subsample(X, event_dim=1), numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(X @ w, 1.0), obs=y)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return from_numpyro(regression, known.X, known.y, batch=50)
+
+
+def in_batches(model):
+    """As the loop sees it."""
+    inputs = jax.tree.map(jnp.asarray, as_arrays(model.inputs))
+    return model.density._replace(subsampled=model.subsampled), inputs
+
+
+@pytest.mark.parametrize("by_index", [True, False], ids=["by index", "by numpyro.subsample"])
+def test_the_density_of_minibatches_is_on_average_that_of_all_the_data(by_index):
+    # 7 rows in batches of 3: stretches of the plate are not equally long. False alarms: 4 z-values, 1 in 8,000.
+    model = from_numpyro(regression, known.X[:7], known.y[:7], batch=3, by_index=by_index)
+    with precision():
+        density, inputs = in_batches(model)
+        anchor, flat = density.anchored(inputs, jnp.full(3, 0.2)), jnp.array([0.5, -1.0, 2.0])
+
+        @jax.jit
+        def look(key):
+            log_p = lambda x, anchor: density.free_terms(inputs, x, Batch(key, anchor)).total()
+            return log_p(flat, None), log_p(flat, anchor), jax.grad(log_p)(flat, anchor)[0]
+
+        whole = jax.value_and_grad(lambda x: model.density.free_terms(inputs, x).total())(flat)
+        found = jax.vmap(look)(jax.random.split(jax.random.key(0), 20_000))
+    for draws, truth in zip(found, (whole[0], whole[0], whole[1][0]), strict=True):
+        assert draws.std() > 0
+        assert abs(draws.mean() - truth) < 4 * draws.std() / np.sqrt(len(draws))
+
+
+def test_the_anchor_takes_most_of_the_noise_off(model):
+    with precision():
+        density, inputs = in_batches(model)
+        anchor = density.anchored(inputs, jnp.asarray(known.mean))
+        near = jnp.asarray(known.mean + np.linalg.cholesky(known.covariance) @ np.ones(3))
+        look = lambda key, anchor: density.free_terms(inputs, near, Batch(key, anchor)).total()
+        keys = jax.random.split(jax.random.key(0), 500)
+        plain, taken_off = (jax.vmap(lambda k, a=a: look(k, a))(keys).std() for a in (None, anchor))
+    assert taken_off < 1 < 50 * taken_off < plain
+
+
+def test_a_mirrored_pair_shares_its_minibatch(dtype):
+    draws, data = Mirrored(), lambda u: jax.random.key_data(as_key(u[0, -1])).tolist()
+    keys = [data(draws.at(jax.random.key(1), step, 4)) for step in range(6)]
+    assert keys[0::2] == keys[1::2]
+    assert len({tuple(k) for k in keys}) == 3
+
+
+def test_a_fit_by_minibatches_lands_on_the_posterior_and_reports_all_the_data(model):
+    fit = yo.fit(model, seed=0)
+    sd = np.sqrt(np.diag(known.covariance))
+    factor = np.asarray(fit.family.factor(fit.params))
+    assert fit.converged
+    assert np.all(np.abs(fit.params.mean - known.mean) < 0.1 * sd)
+    np.testing.assert_allclose(np.sqrt(np.diag(factor @ factor.T)), sd, rtol=0.1)
+    assert abs(fit.elbo.value - known.elbo(fit.params.mean, factor)) < 5 * fit.elbo.se + 1e-6
+    assert known.evidence - fit.elbo.value < 0.1
+    assert fit.log_ratio.std() < 1  # a minibatch's would be tens of nats
+    assert fit.num_gradients + fit.num_values < 3000
+
+
+class Crash(Exception):
+    pass
+
+
+def test_the_bits_do_not_depend_on_chunks_or_on_a_crash_and_another_batch_size_is_refused(model, tmp_path, monkeypatch):
+    whole, written = yo.fit(model, seed=1), []
+
+    def write(store, *args):
+        if len(written) == 1:
+            raise Crash
+        written.append(original(store, *args))
+
+    original = Store.write
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Store, "write", write)
+        yo.fit(model, seed=1, chunk=1, checkpoint=yo.Checkpoint(tmp_path, steps=1))
+    with pytest.raises(ValueError, match="likelihood differs"):
+        yo.fit(from_numpyro(regression, known.X, known.y, batch=60), seed=1, checkpoint=tmp_path, resume=True)
+    resumed = yo.fit(model, seed=1, chunk=1, checkpoint=tmp_path, resume=True)
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole.params, resumed.params))
+    assert (whole.num_gradients, whole.num_values) == (resumed.num_gradients, resumed.num_values)
+
+
+@pytest.mark.parametrize("method", ["advi", "yoasovi-step", "bbvi-rb"])
+def test_methods_that_judge_single_steps_take_minibatches_too(model, method):
+    fit = yo.fit(model, method, seed=0, max_steps=300)
+    assert fit.num_steps == 300
+    assert np.isfinite(fit.elbo.value)
+
+
+def hidden(y, batch=None, by_index=True):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    with numpyro.plate("rows", len(y), subsample_size=batch) as index:
+        part = y[index] if by_index else numpyro.subsample(y, event_dim=0)
+        z = numpyro.sample("z", dist.Normal(mu, 1.0))
+        numpyro.sample("y", dist.Normal(z, 1.0), obs=part)
+
+
+def labelled(y, batch=None):
+    z = numpyro.sample("z", dist.Bernoulli(0.5))
+    with numpyro.plate("rows", len(y), subsample_size=batch):
+        numpyro.sample("y", dist.Normal(z, 1.0), obs=numpyro.subsample(y, event_dim=0))
+
+
+@pytest.mark.parametrize("by_index", [True, False], ids=["by index", "by numpyro.subsample"])
+def test_a_plate_with_latent_sites_inside_is_evaluated_in_full_with_a_warning(by_index):
+    y = jnp.arange(6.0)
+    with pytest.warns(UserWarning, match=r"in full: 'rows' \(2 of 6\), since latent site 'z' is inside"):
+        model = from_numpyro(hidden, y, batch=2, by_index=by_index)
+    whole = from_numpyro(hidden, y, by_index=by_index)
+    assert model.subsampled is None
+    assert model.num_observations == whole.num_observations
+    with precision():
+        flat, inputs = jnp.linspace(-1.0, 1.0, 7), as_arrays(model.inputs)
+        terms = [m.density.free_terms(inputs, flat).total() for m in (model, whole)]
+    np.testing.assert_allclose(*terms, rtol=1e-9)
+
+
+def test_discrete_sites_and_factorised_families_are_evaluated_in_full_with_a_warning(model):
+    with pytest.warns(UserWarning, match="since latent site 'z' is discrete"):
+        assert from_numpyro(labelled, jnp.arange(6.0), batch=2).subsampled is None
+    with pytest.warns(UserWarning, match="evaluated in full: minibatches are for Gaussian families"):
+        assert yo.fit(model, family=yo.Factorised(), seed=0, max_steps=50).num_gradients == 0
