@@ -149,9 +149,9 @@ class Window:
             kind=jnp.asarray(SCALES), size=jnp.asarray(self.first), length=jnp.asarray(1.0), trust=jnp.asarray(trust, float)
         )
 
-    def _longest(self, problem: Problem) -> int:
-        """Most iterations in a window of steps: more parameters are slower to show that they still move."""
-        return min(max(self.longest, problem.density.dim), 2 * self.longest)
+    def _longest(self, params: Any) -> int:
+        """Most iterations in a window of steps: where q has many parameters they are slower to show that they still move."""
+        return min(max(self.longest, sum(x.size for x in jax.tree.leaves(params))), 2 * self.longest)
 
     def _first_steps(self, problem: Problem) -> WindowControl:
         """Begin with windows of natural steps."""
@@ -192,14 +192,15 @@ class Window:
         # A gain that is small but sure is progress: on a plateau there may be no other.
         small = (jnp.abs(mean) + self.sure * se < flat) & ~(better & (mean > 0.2 * flat))
         # A short window of short steps is flat because it went nowhere.
-        travelled = (control.length * control.size >= 1.0) | (control.size >= self._longest(problem))
+        longest = self._longest(journey.candidate)
+        travelled = (control.length * control.size >= 1.0) | (control.size >= longest)
         seen = _Seen(mean, se, better, worse, small, travelled, noise.mean)
         strictness = self.tempering.strictness(self.tempering.init(), t)
         lucky = seen.small & (jnp.log(jax.random.uniform(k_luck, dtype=mean.dtype)) < strictness * mean / se)
         # Gains with heavy tails: an undecided mean is believed only if most of the pairs agree with it.
         likely = (mean > 0) & (gain.wins > 0.5)
         accept = better | (~worse & (lucky | likely))
-        before, control = control, self._after_steps(control, problem, seen)
+        before, control = control, self._after_steps(control, problem, seen, longest)
         settled = seen.travelled & (jnp.abs(mean) + self.sure * se < 2.0 * self.tolerance * flat / self.flat)
         if journey.forecast is not None:
             # Where natural scores have next to no noise the posterior is Gaussian as far as q can tell, and a few times
@@ -218,7 +219,7 @@ class Window:
             values=2 * gains.pairs.sum(), nonfinite=gains.nonfinite.sum(), control=control,
         )  # fmt: skip
 
-    def _after_steps(self, control: WindowControl, problem: Problem, seen: _Seen) -> WindowControl:
+    def _after_steps(self, control: WindowControl, problem: Problem, seen: _Seen, longest: int) -> WindowControl:
         """Adapt the length and its cap: up while the window's end is as good as its average, down when noise shows."""
         gain, noise = seen.gain, seen.noise
         better = seen.better & ~seen.small
@@ -232,7 +233,7 @@ class Window:
         )
         cap = control.cap * jnp.select([clear & long, noisy & capped, worse & capped], [2.0, 0.5, 0.25], 1.0)
         growth = jnp.select([flat, better & (noise > 0.25 * gain), ~better & ~worse], [2.0, 1.5, 1.5], 1.0)
-        size = jnp.minimum(even(growth * control.size), self._longest(problem))
+        size = jnp.minimum(even(growth * control.size), longest)
         return control._replace(
             size=size, length=jnp.minimum(length, self.longest_step), cap=jnp.clip(cap, _CAP, _LOOSEST_CAP),
             windows=control.windows + 1,
