@@ -149,9 +149,10 @@ class Window:
             kind=jnp.asarray(SCALES), size=jnp.asarray(self.first), length=jnp.asarray(1.0), trust=jnp.asarray(trust, float)
         )
 
-    def _longest(self, params: Any) -> int:
-        """Most iterations in a window of steps: where q has many parameters they are slower to show that they still move."""
-        return min(max(self.longest, sum(x.size for x in jax.tree.leaves(params))), 2 * self.longest)
+    def _longest(self, problem: Problem) -> int:
+        """Most iterations in a window of steps: twice as many for what full lines left over, and for many parameters."""
+        dim = problem.density.dim
+        return 2 * self.longest if problem.family.line_size(dim) else min(max(self.longest, dim), 2 * self.longest)
 
     def _first_steps(self, problem: Problem) -> WindowControl:
         """Begin with windows of natural steps."""
@@ -192,7 +193,7 @@ class Window:
         # A gain that is small but sure is progress: on a plateau there may be no other.
         small = (jnp.abs(mean) + self.sure * se < flat) & ~(better & (mean > 0.2 * flat))
         # A short window of short steps is flat because it went nowhere.
-        longest = self._longest(journey.candidate)
+        longest = self._longest(problem)
         travelled = (control.length * control.size >= 1.0) | (control.size >= longest)
         seen = _Seen(mean, se, better, worse, small, travelled, noise.mean)
         strictness = self.tempering.strictness(self.tempering.init(), t)
