@@ -1,0 +1,106 @@
+"""Subsampled plates: the fit by minibatches against the fit that reads all the data, from the same seeds.
+
+    python benchmarks/minibatches.py [--seeds 5] [--out benchmarks/results]
+
+An epoch is one reading of all rows. The start and the anchors read all of them; every other look of a fit by minibatches
+reads its batch, and reads it twice: at the draw and at the anchor. The looks behind the reported ELBO are not counted.
+"""
+
+import argparse
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+import yoasovi as yo
+
+LAWS = {
+    "linear": lambda eta: dist.Normal(eta, 1.0),
+    "logistic": lambda eta: dist.Bernoulli(logits=eta),
+    "poisson": lambda eta: dist.Poisson(jnp.exp(eta)),
+}
+# (law, rows, parameters, rows in a batch)
+ROWS = [
+    ("logistic", 5_000, 5, 100),
+    ("logistic", 20_000, 20, 200),
+    ("linear", 20_000, 20, 100),
+    ("linear", 10_000, 10, 500),
+    ("poisson", 20_000, 10, 200),
+]
+
+
+def regression(law, X, y, batch=None):
+    w = numpyro.sample("w", dist.Normal(jnp.zeros(X.shape[1]), 1.0).to_event(1))
+    with numpyro.plate("rows", len(y), subsample_size=batch) as index:
+        numpyro.sample("y", LAWS[law](X[index] @ w), obs=y[index])
+
+
+def simulate(law, rows, dim):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, dim)) / np.sqrt(dim)
+    eta = X @ rng.normal(size=dim)
+    draws = {
+        "linear": lambda: eta + rng.normal(size=rows),
+        "logistic": lambda: (rng.random(rows) < 1.0 / (1.0 + np.exp(-eta))).astype(int),
+        "poisson": lambda: rng.poisson(np.exp(eta)),
+    }
+    return X, draws[law]()
+
+
+def epochs(fit, share):
+    """How often the fit read all rows; `share` is that of a batch."""
+    whole = fit.num_gradients - fit.num_steps
+    looks = fit.num_steps + fit.num_values
+    return whole + (looks if share == 1.0 else 2.0 * share * looks)
+
+
+class Measured(NamedTuple):
+    """Medians over seeds, but for the ELBOs, which are all there, and the number that converged."""
+
+    elbos: list[float]
+    gradients: float
+    epochs: float
+    seconds: float
+    converged: int
+
+
+def measure(law, X, y, batch, seeds):
+    model = yo.from_numpyro(regression, law, X, y, batch=batch)
+    fits = [yo.fit(model, seed=s, progress=False) for s in range(seeds)]
+    share = 1.0 if batch is None else batch / len(y)
+    each = [(f.num_gradients, epochs(f, share), f.seconds.run) for f in fits]
+    return Measured([f.elbo.value for f in fits], *np.median(each, 0), sum(f.converged for f in fits))
+
+
+def main():
+    args = argparse.ArgumentParser()
+    args.add_argument("--seeds", type=int, default=5)
+    args.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    args = args.parse_args()
+    lines = [
+        "| law | rows | parameters | batch | ELBO behind, median (worst) | gradients / all data | epochs / all data "
+        "| run s / all data | converged |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for law, rows, dim, batch in ROWS:
+        X, y = simulate(law, rows, dim)
+        whole, parts = (measure(law, X, y, size, args.seeds) for size in (None, batch))
+        behind = np.subtract(whole.elbos, parts.elbos)
+        lines.append(
+            f"| {law} | {rows:,} | {dim} | {batch} | {np.median(behind):.3f} ({behind.max():.3f}) "
+            f"| {parts.gradients:,.0f} / {whole.gradients:,.0f} | {parts.epochs:,.0f} / {whole.epochs:,.0f} "
+            f"| {parts.seconds:.2f} / {whole.seconds:.2f} | {parts.converged} of {args.seeds} |"
+        )
+        print(lines[-1], flush=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    head = f"`python benchmarks/minibatches.py --seeds {args.seeds}`, yoasovi {yo.__version__}, medians over seeds\n\n"
+    (args.out / "minibatches.md").write_text(head + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()
