@@ -70,8 +70,8 @@ def main():
     args.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = args.parse_args()
     lines = [
-        "| posterior | family | ELBO, worst .. best | first prototype's | gradients, median (max) | prototype's "
-        "| step 0.03 / 0.1 / 0.3 |",
+        "| posterior | family | ELBO, worst .. best | first prototype's | gradients, median (max) "
+        "| prototype's, median (max) of ten | step 0.03 / 0.1 / 0.3 |",
         "|---|---|---|---|---|---|---|",
     ]
     for build, family, elbos, gradients in ROWS:
