@@ -139,8 +139,9 @@ def _instead(one: list[Row], two: list[Row], nets: list[Row]) -> str:
     ours = [(name, row) for (name, method), rows in sets.items() if method == "yoasovi" for row in rows]
     gaps = sorted((sets[name, "cavi"][0]["elbo"] - row["elbo"], name) for name, row in ours)
     half, (worst, where) = median(gap for gap, _ in gaps), gaps[-1]
+    other = lambda problem, name: f"{name.upper()} {plus_minus(later[problem, name], 'elbo', 0)}"
     beside = [
-        f"{plus_minus(rows, 'elbo', 0)} ({problem}; ADVI {plus_minus(later[problem, 'advi'], 'elbo', 0)})"
+        f"{plus_minus(rows, 'elbo', 0)} ({problem}; {other(problem, 'advi')}, {other(problem, 'qmcvi')})"
         for (problem, method), rows in later.items()
         if method == "yoasovi"
     ]
