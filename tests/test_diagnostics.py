@@ -112,6 +112,7 @@ def test_advice_on_correction_says_what_sample_does_by_itself():
     assert "raise max_steps (it ended at 5,000)" in cut
 
 
+@pytest.mark.slow
 def test_centred_eight_schools_are_poor_and_ask_for_another_parameterisation(schools):
     for fit in schools:
         with pytest.warns(UserWarning, match="poor fit"):

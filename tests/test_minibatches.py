@@ -16,6 +16,7 @@ from yoasovi.gradients import as_key
 from yoasovi.model import Batch
 from yoasovi.numpyro import from_numpyro
 
+pytestmark = pytest.mark.slow
 known = Conjugate(n=3000, d=3)
 
 
@@ -95,7 +96,6 @@ class Crash(Exception):
     pass
 
 
-@pytest.mark.slow
 def test_the_bits_do_not_depend_on_chunks_or_on_a_crash_and_another_batch_size_is_refused(model, tmp_path, monkeypatch):
     whole, written = yo.fit(model, seed=1), []
 
@@ -115,7 +115,6 @@ def test_the_bits_do_not_depend_on_chunks_or_on_a_crash_and_another_batch_size_i
     assert (whole.num_gradients, whole.num_values) == (resumed.num_gradients, resumed.num_values)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["advi", "yoasovi-step", "bbvi-rb"])
 def test_methods_that_judge_single_steps_take_minibatches_too(model, method):
     fit = yo.fit(model, method, seed=0, max_steps=300)
