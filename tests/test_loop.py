@@ -112,6 +112,7 @@ def test_an_undone_step_restores_the_optimiser_if_asked(conjugate, x64, restore)
     assert undone > 5
 
 
+@pytest.mark.slow
 def test_every_method_runs_on_the_papers_mixture(mixture):
     for name in ALL:
         if method(name).gradient.reparameterised and method(name).values_only is None:

@@ -219,6 +219,7 @@ def test_heavy_tails_do_not_bias_the_scales():
     np.testing.assert_allclose(np.mean(scales), best, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_the_first_length_of_steps_does_not_matter():
     y, sd = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
     model = yo.models.HierarchicalNormal(y, sd=sd)
@@ -226,6 +227,7 @@ def test_the_first_length_of_steps_does_not_matter():
     assert max(elbos) - min(elbos) < 0.2
 
 
+@pytest.mark.slow
 def test_low_rank_finds_the_correlations_that_mean_field_misses():
     rng = np.random.default_rng(4)
     loading = 2.0 * rng.normal(size=(60, 2))
