@@ -27,11 +27,11 @@ from scipy.optimize import minimize
 import yoasovi as yo
 from yoasovi import fitting
 from yoasovi.acceptance import open_uniform
-from yoasovi.compiling import Clock, as_arrays, call, precision
+from yoasovi.drive import Program
 from yoasovi.gradients import Problem
-from yoasovi.interrupts import Interrupts
-from yoasovi.loop import Program
+from yoasovi.kernels.programs import Clock, as_arrays, call, precision
 from yoasovi.methods import method
+from yoasovi.run.interrupts import Interrupts
 from yoasovi.stopping import StopReason
 
 SHORT, SHARE, NEAR = 1.0, 0.01, 0.1

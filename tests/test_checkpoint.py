@@ -17,9 +17,9 @@ import numpyro.distributions as dist
 import pytest
 
 import yoasovi as yo
-from yoasovi import checkpoint, identity, storage
 from yoasovi.cli.models import find_model
-from yoasovi.interrupts import Interrupts
+from yoasovi.files import checkpoint, identity, storage
+from yoasovi.run.interrupts import Interrupts
 from yoasovi.stopping import StopReason
 
 STEPS = 16_000

@@ -12,11 +12,11 @@ import pytest
 from numpyro.distributions import constraints
 
 import yoasovi as yo
-from yoasovi import diagnostics
-from yoasovi.advice import Facts, advise
-from yoasovi.compiling import num_programs
-from yoasovi.diagnostics import Estimate
-from yoasovi.verdict import GRADES, Finding
+from yoasovi.kernels.programs import num_programs
+from yoasovi.verdict import diagnostics
+from yoasovi.verdict.advice import Facts, advise
+from yoasovi.verdict.diagnostics import Estimate
+from yoasovi.verdict.findings import GRADES, Finding
 
 KINDS = ("gaussian", "correlated", "funnel", "bimodal", "far apart", "unequal", "heavy")
 SLOPE = np.array([[1.0, 0.95], [0.95, 1.0]])
@@ -301,7 +301,7 @@ def test_khat_and_loo_are_those_of_arviz(glm_fits):
     from arviz_base import from_dict
     from arviz_stats.base import array_stats
 
-    from yoasovi.predictive import pointwise
+    from yoasovi.answer.predictive import pointwise
 
     fit = glm_fits[2]
     theirs = array_stats.psislw(-fit.log_ratio)

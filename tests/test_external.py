@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import yoasovi as yo
 from yoasovi.cli.commands import app
-from yoasovi.compiling import raise_faults
+from yoasovi.kernels.programs import raise_faults
 
 
 class OutOfReach(Exception):

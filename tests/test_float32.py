@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import yoasovi as yo
-from yoasovi import compiling
+from yoasovi.kernels import programs as compiling
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 3))

@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 import pytest
 
 import yoasovi as yo
-from yoasovi.factorised import Factorised, Law, PaperCategorical, PaperNormal
-from yoasovi.families import FullRank, FullRankParams, LowRank, MeanField, MeanFieldParams
+from yoasovi.families.base import FullRank, FullRankParams, LowRank, MeanField, MeanFieldParams
+from yoasovi.families.factorised import Factorised, Law, PaperCategorical, PaperNormal
 from yoasovi.gradients import (
     JamesStein,
     NaturalScore,

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 import yoasovi as yo
-from yoasovi import compiling, reading
-from yoasovi.cli import app
+from yoasovi.cli import app, reading
 from yoasovi.cli.data import Given, model_on
-from yoasovi.reading import read_columns
+from yoasovi.cli.reading import read_columns
+from yoasovi.kernels import programs as compiling
 
 GOOD = "a,b,y\n1,2,0\n2,3.5,1\n3,-1e2,1\n4,4,0\n"
 

@@ -8,9 +8,9 @@ import optax
 import pytest
 
 import yoasovi as yo
-from yoasovi import compiling
 from yoasovi.acceptance import Metropolis, Naive, Step
 from yoasovi.experiments import simulate
+from yoasovi.kernels import programs as compiling
 from yoasovi.methods import METHODS, method
 from yoasovi.stopping import ParameterChange, Patience, StopReason
 from yoasovi.tempering import Constant, Linear, Logarithmic, Warmup
@@ -64,8 +64,8 @@ def test_a_refused_draw_costs_no_gradient_and_moves_no_bit(mixture, rule):
 
 def test_a_refused_draw_leaves_the_optimiser_alone(conjugate, x64):
     """The loop's state before and after a refused turn, bit by bit."""
-    from yoasovi.compiling import Clock, as_arrays
-    from yoasovi.loop import Program, start, turn
+    from yoasovi.drive import Program, start, turn
+    from yoasovi.kernels.programs import Clock, as_arrays
     from yoasovi.start import cold_start
 
     chosen = method("yoasovi-naive", optimizer="adam", learning_rate=0.1, tempering=Constant(1e9))
@@ -88,8 +88,8 @@ def test_a_refused_draw_leaves_the_optimiser_alone(conjugate, x64):
 
 @pytest.mark.parametrize("restore", [True, False])
 def test_an_undone_step_restores_the_optimiser_if_asked(conjugate, x64, restore):
-    from yoasovi.compiling import Clock, as_arrays
-    from yoasovi.loop import Program, start, turn
+    from yoasovi.drive import Program, start, turn
+    from yoasovi.kernels.programs import Clock, as_arrays
     from yoasovi.start import cold_start
 
     chosen = method("yoasovi-step", learning_rate=0.5, tempering=Constant(1e6), restore_optimizer=restore)

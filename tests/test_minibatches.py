@@ -9,11 +9,11 @@ import pytest
 
 import yoasovi as yo
 from conftest import Conjugate
-from yoasovi.checkpoint import Store
-from yoasovi.compiling import as_arrays, precision
 from yoasovi.draws import Mirrored
+from yoasovi.files.checkpoint import Store
 from yoasovi.gradients import as_key
-from yoasovi.model import Batch
+from yoasovi.kernels.programs import as_arrays, precision
+from yoasovi.model.model import Batch
 from yoasovi.numpyro import from_numpyro
 
 pytestmark = pytest.mark.slow

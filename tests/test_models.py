@@ -8,9 +8,10 @@ from scipy import stats
 
 import yoasovi as yo
 from yoasovi.acceptance import open_uniform
-from yoasovi.compiling import Clock, num_programs, precision
+from yoasovi.answer.result import fresh_ratios
 from yoasovi.experiments import simulate
 from yoasovi.gradients import Problem
+from yoasovi.kernels.programs import Clock, num_programs, precision
 from yoasovi.models import (
     GaussianMixture,
     HierarchicalNormal,
@@ -21,7 +22,6 @@ from yoasovi.models import (
 )
 from yoasovi.models.hierarchical import group_means
 from yoasovi.models.mixture import cavi
-from yoasovi.result import fresh_ratios
 from yoasovi.start import as_arrays
 
 RNG = np.random.default_rng(7)

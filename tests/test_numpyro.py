@@ -16,7 +16,7 @@ from numpyro.infer.reparam import CircularReparam, LocScaleReparam, TransformRep
 from numpyro.infer.util import initialize_model, log_density
 
 import yoasovi as yo
-from yoasovi.compiling import as_arrays, num_programs, precision
+from yoasovi.kernels.programs import as_arrays, num_programs, precision
 from yoasovi.numpyro import from_numpyro
 
 Y = np.array([1.0, 2.0, 4.0])

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import yoasovi as yo
-from yoasovi import compiling
+from yoasovi.kernels import programs as compiling
 
 N, D = 20, 3
 RNG = np.random.default_rng(11)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import yoasovi as yo
-from yoasovi.compiling import precision
+from yoasovi.kernels.programs import precision
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 
-from yoasovi.quantiles import inverse_cdf
+from yoasovi.families.quantiles import inverse_cdf
 
 Z = 5.0
 P_VALUE = 1e-6

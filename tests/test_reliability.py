@@ -12,12 +12,12 @@ import numpyro.distributions as dist
 import pytest
 
 import yoasovi as yo
-from yoasovi import compiling
 from yoasovi.cli.models import find_model
-from yoasovi.loop import TurnInfo
-from yoasovi.nonfinite import Nonfinite
+from yoasovi.drive import TurnInfo
+from yoasovi.kernels import programs as compiling
+from yoasovi.run.nonfinite import Nonfinite
+from yoasovi.run.trace import MOST_ROWS, Trace
 from yoasovi.stopping import StopReason
-from yoasovi.trace import MOST_ROWS, Trace
 
 
 def same(a, b):

@@ -18,10 +18,10 @@ import chromium
 import yoasovi as yo
 from yoasovi.cli import app, commands
 from yoasovi.cli.runs import Row
-from yoasovi.loop import TurnInfo
+from yoasovi.drive import TurnInfo
 from yoasovi.methods import method
-from yoasovi.progress import Progress
 from yoasovi.report import content, html
+from yoasovi.run.progress import Progress
 from yoasovi.stopping import StopReason
 
 pytestmark = pytest.mark.slow  # run by `make test-slow`

@@ -15,9 +15,9 @@ import numpyro.distributions as dist
 import pytest
 
 import yoasovi as yo
-from yoasovi import saving, storage
 from yoasovi.experiments import simulate
-from yoasovi.saving import NeedsModel
+from yoasovi.files import saving, storage
+from yoasovi.files.saving import NeedsModel
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def test_each_wrong_folder_has_its_own_message():
 
 
 def test_a_checkpoint_is_no_pickle_either(tmp_path, conjugate):
-    from yoasovi import checkpoint
+    from yoasovi.files import checkpoint
 
     (tmp_path / "a.checkpoint").write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(ValueError, match=r"a\.checkpoint is no checkpoint, or its beginning is lost"):

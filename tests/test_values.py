@@ -9,15 +9,15 @@ import numpyro.distributions as dist
 import pytest
 
 import yoasovi as yo
-from yoasovi.charts import chart
-from yoasovi.compiling import precision
-from yoasovi.factorised import Factorised, Law
-from yoasovi.families import MeanField
+from yoasovi.families.base import MeanField
+from yoasovi.families.charts import chart
+from yoasovi.families.factorised import Factorised, Law
+from yoasovi.families.quantiles import inverse_cdf
 from yoasovi.gradients import RaoBlackwell
-from yoasovi.lines import fit_line
+from yoasovi.kernels.programs import precision
 from yoasovi.methods import method
-from yoasovi.quantiles import inverse_cdf
-from yoasovi.values import Values
+from yoasovi.windows.value_regression import fit_line
+from yoasovi.windows.value_rule import Values
 
 
 def mixture_data(p=2, k=2, n=500, seed=1):

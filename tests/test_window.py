@@ -8,12 +8,13 @@ import pytest
 from numpyro.distributions import constraints
 
 import yoasovi as yo
-from yoasovi import correction, curvature
 from yoasovi.acceptance import Journey
-from yoasovi.families import FullRank, MeanField
+from yoasovi.answer import correction
+from yoasovi.families.base import FullRank, MeanField
 from yoasovi.gradients import Problem
 from yoasovi.start import climb
-from yoasovi.window import Window, paired_gain
+from yoasovi.windows import score_line as curvature
+from yoasovi.windows.rule import Window, paired_gain
 
 
 def density(fn, dim):

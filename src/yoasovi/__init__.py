@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from yoasovi import acceptance, draws, families, gradients, methods, models, tempering
+    from yoasovi.answer.result import Fit
     from yoasovi.calibration import Calibration, calibrate
-    from yoasovi.checkpoint import Checkpoint
-    from yoasovi.diagnostics import Estimate
-    from yoasovi.factorised import Factorised
-    from yoasovi.families import FullRank, LowRank, MeanField
+    from yoasovi.families.base import FullRank, LowRank, MeanField
+    from yoasovi.families.factorised import Factorised
+    from yoasovi.files.checkpoint import Checkpoint
+    from yoasovi.files.saving import load
     from yoasovi.fitting import fit
     from yoasovi.methods import Method
-    from yoasovi.model import Model
+    from yoasovi.model.model import Model
     from yoasovi.numpyro import from_numpyro
     from yoasovi.pymc import from_pymc
-    from yoasovi.result import Fit
-    from yoasovi.saving import load
     from yoasovi.stopping import StopReason
-    from yoasovi.verdict import Thresholds, Verdict
+    from yoasovi.verdict.diagnostics import Estimate
+    from yoasovi.verdict.findings import Thresholds, Verdict
 
 __version__ = "0.1.0"
 
@@ -26,10 +26,10 @@ __version__ = "0.1.0"
 # start at once, and so that no optional library is touched before it is needed.
 _HOMES = {
     "Calibration": "calibration",
-    "Checkpoint": "checkpoint",
-    "Estimate": "diagnostics",
-    "Factorised": "factorised",
-    "Fit": "result",
+    "Checkpoint": "files.checkpoint",
+    "Estimate": "verdict.diagnostics",
+    "Factorised": "families",
+    "Fit": "answer.result",
     "FullRank": "families",
     "LowRank": "families",
     "MeanField": "families",
@@ -42,7 +42,7 @@ _HOMES = {
     "fit": "fitting",
     "from_numpyro": "numpyro",
     "from_pymc": "pymc",
-    "load": "saving",
+    "load": "files.saving",
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules

@@ -15,14 +15,14 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import ImproperUniform, constraints
 
-from yoasovi import loop
+from yoasovi import drive as loop
 from yoasovi.acceptance import open_uniform
 from yoasovi.errors import check, positive_number
 from yoasovi.extras import need
-from yoasovi.families import FullRank, Gaussian, LowRank, MeanField
+from yoasovi.families.base import FullRank, Gaussian, LowRank, MeanField
 from yoasovi.fitting import FAMILIES, FULL_RANK_UP_TO, LOW_RANK_UP_TO
 from yoasovi.methods import yoasovi
-from yoasovi.model import Density, Inputs, Site
+from yoasovi.model.model import Density, Inputs, Site
 from yoasovi.start import COLD_TRUST
 from yoasovi.stopping import StopReason
 

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from scipy.stats import ks_2samp, kstest
 
-from yoasovi.compiling import Clock, as_arrays, call, precision
 from yoasovi.errors import check, positive_integer
-from yoasovi.model import Model
+from yoasovi.kernels.programs import Clock, as_arrays, call, precision
+from yoasovi.model.model import Model
 
 
 @dataclass(frozen=True)

@@ -11,26 +11,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from yoasovi import identity
-from yoasovi.checkpoint import Checkpoint, Saved, Store
-from yoasovi.compiling import Clock, as_arrays, call, precision, prepare, raise_faults
-from yoasovi.diagnostics import estimate
+from yoasovi.answer.result import Fit, Seconds, fresh_ratios
+from yoasovi.drive import Program, run_chunk, start
 from yoasovi.errors import check, positive_integer
-from yoasovi.factorised import Factorised
-from yoasovi.families import FullRank, Gaussian, LowRank, MeanField
-from yoasovi.interrupts import Interrupts
-from yoasovi.loop import Program, run_chunk, start
+from yoasovi.families.base import FullRank, Gaussian, LowRank, MeanField
+from yoasovi.families.factorised import Factorised
+from yoasovi.files import identity
+from yoasovi.files.checkpoint import Checkpoint, Saved, Store
+from yoasovi.kernels.programs import Clock, as_arrays, call, precision, prepare, raise_faults
 from yoasovi.methods import Method, method as named
-from yoasovi.model import Density, Model
-from yoasovi.nonfinite import Nonfinite, explain, search
+from yoasovi.model.model import Density, Model
 from yoasovi.optimizers import Natural
-from yoasovi.progress import Progress
-from yoasovi.result import Fit, Seconds, fresh_ratios
+from yoasovi.run.interrupts import Interrupts
+from yoasovi.run.nonfinite import Nonfinite, explain, search
+from yoasovi.run.progress import Progress
+from yoasovi.run.trace import Trace
 from yoasovi.start import COLD_TRUST, Begin, cold_start, own_start, prior_draw, warm_start
 from yoasovi.stopping import StopReason
-from yoasovi.trace import Trace
-from yoasovi.values import Values, ValueWindow
-from yoasovi.window import Window
+from yoasovi.verdict.diagnostics import estimate
+from yoasovi.windows.rule import Window
+from yoasovi.windows.value_rule import Values, ValueWindow
 
 FAMILIES = {"mean_field": MeanField(), "full_rank": FullRank(), "low_rank": LowRank()}
 # Up to here a full covariance pays for its O(d^2) steps and O(d^3) lines; above, low rank; above that, none.

@@ -12,9 +12,9 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import ndtri
 from numpyro.distributions import Distribution
 
-from yoasovi.curvature import shrinkage
 from yoasovi.errors import check, positive_number
-from yoasovi.model import Batch, Density, Inputs, Terms
+from yoasovi.model.model import Batch, Density, Inputs, Terms
+from yoasovi.windows.score_line import shrinkage
 
 
 class Problem(NamedTuple):

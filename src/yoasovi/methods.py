@@ -11,16 +11,16 @@ from typing import Any
 import optax
 
 from yoasovi.acceptance import Always, Metropolis, Naive, Step
-from yoasovi.charts import chart
 from yoasovi.draws import Mirrored, MonteCarlo, Sobol
 from yoasovi.errors import check
-from yoasovi.families import Gaussian
+from yoasovi.families.base import Gaussian
+from yoasovi.families.charts import chart
 from yoasovi.gradients import JamesStein, NaturalScore, RaoBlackwell, Reparam, Score
 from yoasovi.optimizers import Custom, Natural, Optax
 from yoasovi.stopping import MaxSteps, ParameterChange, Patience
 from yoasovi.tempering import Linear, Logarithmic, Tempering
-from yoasovi.values import ValueLine, Values, ValueWindow
-from yoasovi.window import Window
+from yoasovi.windows.rule import Window
+from yoasovi.windows.value_rule import ValueLine, Values, ValueWindow
 
 
 @dataclass(frozen=True)

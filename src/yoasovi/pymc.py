@@ -19,11 +19,11 @@ import numpy as np
 from numpyro.distributions import ImproperUniform, biject_to, constraints
 from numpyro.distributions.transforms import Transform
 
-from yoasovi.compiling import precision
+from yoasovi.answer.arviz import Labels
 from yoasovi.errors import check
 from yoasovi.extras import need
-from yoasovi.labelled import Labels
-from yoasovi.model import Model, Params
+from yoasovi.kernels.programs import precision
+from yoasovi.model.model import Model, Params
 
 _DATA_FROM = 16  # constants of at least so many numbers are data of the compiled program, not part of it
 _TRIES = 10  # jittered starts, each closer to PyMC's own, before that one itself is taken

@@ -11,11 +11,11 @@ import numpy as np
 from numpyro.distributions import biject_to
 from scipy.optimize import minimize
 
-from yoasovi.compiling import Clock, as_arrays, call
 from yoasovi.gradients import Problem
-from yoasovi.model import Density, Inputs, Model, Params
-from yoasovi.nonfinite import Nonfinite
-from yoasovi.window import paired_gain
+from yoasovi.kernels.programs import Clock, as_arrays, call
+from yoasovi.model.model import Density, Inputs, Model, Params
+from yoasovi.run.nonfinite import Nonfinite
+from yoasovi.windows.rule import paired_gain
 
 # Scales of q at the start, relative to the prior's (at most one): too narrow costs a window, too wide can cost the fit.
 _COLD_SCALE, _WARM_SCALE = float(np.exp(-1.0)), 0.02

@@ -145,11 +145,11 @@ def fit(
     found = find_model(model, method, given_data(data, target, columns, group, sd))
     options = dict(family=family, max_steps=max_steps, restarts=restarts, resume=resume, **settings)
     if checkpoint is not None:
-        from yoasovi.checkpoint import Checkpoint
+        from yoasovi.files.checkpoint import Checkpoint
 
         options["checkpoint"] = Checkpoint(checkpoint, checkpoint_seconds, checkpoint_steps)
     if save is not None:
-        from yoasovi.saving import free_folder
+        from yoasovi.files.saving import free_folder
 
         free_folder(save)  # before an hour is spent
     with redirect_stdout(sys.stderr):  # what a model prints must not get between the lines of the answer
@@ -236,7 +236,7 @@ def report(
     """Write the report of a saved fit: one HTML file that needs nothing else."""
     from pathlib import Path
 
-    from yoasovi.saving import load
+    from yoasovi.files.saving import load
 
     if not Path(run).is_dir():
         raise ValueError(f"no folder {run}: give one that `fit.save` or `yoasovi fit --save` wrote.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-    from yoasovi.model import Model
+    from yoasovi.model.model import Model
 
 REGRESSIONS = {"linear": "LinearRegression", "logistic": "LogisticRegression", "poisson": "PoissonRegression"}
 GROUPED = ("hierarchical", "eight-schools", "eight-schools-centered")
@@ -44,7 +44,7 @@ def mixture(y, k: int, form: str) -> Model:
 def model_on(name: str, given: Given, form: str) -> Model:
     """Build the built-in `name` on the columns of a file."""
     from yoasovi import models
-    from yoasovi.reading import read_columns
+    from yoasovi.cli.reading import read_columns
 
     for option, value, fits in (("--group", given.group, GROUPED), ("--sd", given.sd, GROUPED)):
         if value is not None and name not in fits:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from yoasovi.answer.result import Fit
     from yoasovi.cli.runs import Row
-    from yoasovi.result import Fit
 
 PIPED_WIDTH = 120  # columns of a table that is not shown in a terminal
 LUCKY = ("yoasovi-naive", "yoasovi-metropolis", "yoasovi-step")  # methods whose yardstick is one accepted draw
@@ -68,7 +68,7 @@ def _columns(optimum: float | None, seeds: int) -> tuple[list[Column], list[Colu
 
 def _fresh(row: Row) -> str:
     """Give the ELBO over fresh draws with its standard error; of several seeds the mean ELBO and the SD between seeds."""
-    from yoasovi.diagnostics import estimate
+    from yoasovi.verdict.diagnostics import estimate
 
     each = [estimate(f.log_ratio) for f in row.fits]
     if len(each) == 1:

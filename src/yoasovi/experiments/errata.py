@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from yoasovi.acceptance import Naive, open_uniform
-from yoasovi.compiling import Clock, as_arrays, call, precision
+from yoasovi.answer.result import Fit
 from yoasovi.draws import MonteCarlo, Sobol
 from yoasovi.experiments.figure1 import REFERENCE, RULES, STRICTNESS, Printed, probability
 from yoasovi.experiments.files import Row, write_csv, write_json
@@ -22,8 +22,8 @@ from yoasovi.experiments.rows import Table, Task, finite, number
 from yoasovi.experiments.table1 import PUBLISHED, mixture
 from yoasovi.fitting import choose_family, fit
 from yoasovi.gradients import Problem, Reparam, look, score_direction
+from yoasovi.kernels.programs import Clock, as_arrays, call, precision
 from yoasovi.methods import Method, method
-from yoasovi.result import Fit
 from yoasovi.start import own_start
 from yoasovi.tempering import Logarithmic
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from yoasovi.answer.result import Fit
 from yoasovi.experiments import drawing, fcps
 from yoasovi.experiments.files import Row, write_csv, write_json
 from yoasovi.experiments.rows import Table, Task, finite, groups, number, numbers, plus_minus, timed
 from yoasovi.extras import need
 from yoasovi.fitting import fit
-from yoasovi.model import Model
+from yoasovi.model.model import Model
 from yoasovi.models import GaussianMixture
 from yoasovi.models.mixture import cavi
-from yoasovi.result import Fit
 
 SETS = ("EngyTime", "Hepta", "Lsun", "Tetra", "TwoDiamonds", "WingNut", "Chainlink")
 MOST = 500  # points, as the author has them of EngyTime; sets with more are thinned evenly

@@ -12,18 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from yoasovi.acceptance import Always
-from yoasovi.compiling import Clock, call, precision
+from yoasovi.answer.result import Fit
 from yoasovi.draws import Sobol
 from yoasovi.experiments import drawing, simulate
 from yoasovi.experiments.files import Row, write_csv, write_json
 from yoasovi.experiments.rows import Table, Task, finite, groups, number, plus_minus, spread, timed
-from yoasovi.families import MeanField
+from yoasovi.families.base import MeanField
 from yoasovi.gradients import Reparam
+from yoasovi.kernels.programs import Clock, call, precision
 from yoasovi.methods import Method, method as named
-from yoasovi.model import Model
+from yoasovi.model.model import Model
 from yoasovi.models import NeuralNetwork
 from yoasovi.optimizers import Optax
-from yoasovi.result import Fit
 from yoasovi.stopping import MaxSteps
 from yoasovi.tempering import Linear
 

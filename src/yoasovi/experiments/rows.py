@@ -19,7 +19,7 @@ from yoasovi.errors import positive_integer
 from yoasovi.experiments.files import Row, version, write
 
 if TYPE_CHECKING:
-    from yoasovi.result import Fit
+    from yoasovi.answer.result import Fit
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
-from yoasovi.compiling import precision
 from yoasovi.errors import check, positive_integer, positive_number
-from yoasovi.factorised import Factorised, Law, PaperCategorical, PaperNormal
-from yoasovi.families import LOG_2PI
-from yoasovi.model import Model, Params
+from yoasovi.families.base import LOG_2PI
+from yoasovi.families.factorised import Factorised, Law, PaperCategorical, PaperNormal
+from yoasovi.kernels.programs import precision
+from yoasovi.model.model import Model, Params
 from yoasovi.models.arrays import broadcast, numbers, one_of, positive
 
 _FACTORS = {

@@ -16,9 +16,9 @@ from jax.tree_util import Partial, keystr, tree_flatten_with_path
 from numpyro import validation_enabled
 from numpyro.distributions import biject_to, constraints
 
-from yoasovi.compiling import precision
 from yoasovi.errors import check
-from yoasovi.model import Model
+from yoasovi.kernels.programs import precision
+from yoasovi.model.model import Model
 from yoasovi.numpyro.checks import check_improper, check_looks
 from yoasovi.numpyro.laws import as_categorical, in_numpy, is_improper, kernel
 from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, in_full, look_once, touched

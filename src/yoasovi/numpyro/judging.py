@@ -16,9 +16,9 @@ import jax.numpy as jnp
 
 from yoasovi.acceptance import CANDIDATE, INCUMBENT, STEPS, Plan, Verdict
 from yoasovi.gradients import Seen
-from yoasovi.model import Terms
+from yoasovi.model.model import Terms
 from yoasovi.tempering import Logarithmic, Tempering
-from yoasovi.window import even, paired_gain
+from yoasovi.windows.rule import even, paired_gain
 
 # Pairs of losses that a window may spend on whether its average beats its end, and on whether it beats the incumbent.
 _MOST_FOR_NOISE, _MOST_FOR_GAIN = 64, 256

@@ -14,7 +14,7 @@ from numpyro import validation_enabled
 from numpyro.handlers import seed, substitute
 from numpyro.infer.initialization import init_to_uniform
 
-from yoasovi.model import Params
+from yoasovi.model.model import Params
 from yoasovi.numpyro.laws import is_improper, is_masked, layers, per_member
 from yoasovi.numpyro.plates import WholePlates, takes_part
 from yoasovi.numpyro.replay import Source

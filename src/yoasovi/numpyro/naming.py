@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from yoasovi.labelled import Labels
+from yoasovi.answer.arviz import Labels
 from yoasovi.numpyro.laws import is_observation, per_member
 from yoasovi.numpyro.looking import Look
 from yoasovi.numpyro.replay import Replay

@@ -15,7 +15,7 @@ from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.util import compute_log_probs
 
-from yoasovi.model import Params
+from yoasovi.model.model import Params
 from yoasovi.numpyro.laws import as_categorical, is_observation, per_member
 from yoasovi.numpyro.plates import Batches
 

@@ -15,9 +15,9 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIRunResult, SVIState
 from numpyro.optim import _NumPyroOptim
 
+from yoasovi.drive import Program, State, arrive, start, travel
 from yoasovi.errors import positive_integer
-from yoasovi.loop import Program, State, arrive, start, travel
-from yoasovi.model import Density, Inputs
+from yoasovi.model.model import Density, Inputs
 from yoasovi.numpyro.judging import Guided, Judge, Keys, LossGradient, Steps, selector
 from yoasovi.stopping import MaxSteps, Patience, StopReason
 

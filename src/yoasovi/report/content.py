@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from yoasovi.predictive import replicate
+from yoasovi.answer.predictive import replicate
 
 MOST = 1000  # points of one series, at most: a screen has no more
 _MARGINALS, _PAIRED, _DRAWS, _DOTS = 12, 4, 2000, 400
@@ -186,8 +186,8 @@ class Draws:
 
 def draws(fit: Any, n: int = _DRAWS) -> Draws:
     """Draw from q, and towards the posterior where q has few parameters; latents of single observations are left out."""
-    from yoasovi.correction import KERNELS_UP_TO
-    from yoasovi.families import Gaussian
+    from yoasovi.answer.correction import KERNELS_UP_TO
+    from yoasovi.families.base import Gaussian
 
     local = {s.name for s in fit.model.density.local_sites}
     few = isinstance(fit.family, Gaussian) and fit.family.noise_size(fit.model.density) <= KERNELS_UP_TO

@@ -19,13 +19,13 @@ from scipy.special import gammaln, logsumexp
 from scipy.stats import chi2, norm
 
 from yoasovi.acceptance import open_uniform
-from yoasovi.compiling import Clock, as_arrays, call, precision
-from yoasovi.diagnostics import Estimate
-from yoasovi.families import FullRank, LowRank
+from yoasovi.answer.result import _ratio_at
+from yoasovi.families.base import FullRank, LowRank
 from yoasovi.gradients import Problem
-from yoasovi.result import _ratio_at
+from yoasovi.kernels.programs import Clock, as_arrays, call, precision
 from yoasovi.start import climb
-from yoasovi.window import paired_gain
+from yoasovi.verdict.diagnostics import Estimate
+from yoasovi.windows.rule import paired_gain
 
 FULL_UP_TO = 300  # parameters, for what costs d gradients or d^2 numbers
 _BLOCK = 1000  # draws per compiled call, as in `result`

@@ -18,9 +18,9 @@ import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import polygamma
 
-from yoasovi.factorised import Factorised, Law, PaperCategorical, PaperNormal
-from yoasovi.families import MeanField
-from yoasovi.model import Density, Inputs, Site, local_law
+from yoasovi.families.base import MeanField
+from yoasovi.families.factorised import Factorised, Law, PaperCategorical, PaperNormal
+from yoasovi.model.model import Density, Inputs, Site, local_law
 
 
 class Chart(NamedTuple):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from yoasovi.compiling import Clock, call, precision
+from yoasovi.answer.predictive import replicate
 from yoasovi.extras import need
 from yoasovi.gradients import Problem
-from yoasovi.model import HostDensity, Model, WholeDensity
-from yoasovi.predictive import replicate
+from yoasovi.kernels.programs import Clock, call, precision
+from yoasovi.model.model import HostDensity, Model, WholeDensity
 
 if TYPE_CHECKING:
-    from yoasovi.result import Fit
+    from yoasovi.answer.result import Fit
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from yoasovi.acceptance import INCUMBENT, VALUES, Plan, Verdict
-from yoasovi.charts import Chart, chart, num_labels
 from yoasovi.errors import check, positive_integer, positive_number
+from yoasovi.families.charts import Chart, chart, num_labels
 from yoasovi.gradients import Problem, look, total
-from yoasovi.lines import BLIND, Line, fit_line, newton, promise
+from yoasovi.windows.value_regression import BLIND, Line, fit_line, newton, promise
 
 # ---- the gradient part -------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from yoasovi.compiling import Clock, as_arrays, call, precision
 from yoasovi.errors import check, positive_integer
-from yoasovi.model import HostDensity, WholeDensity
+from yoasovi.kernels.programs import Clock, as_arrays, call, precision
+from yoasovi.model.model import HostDensity, WholeDensity
 
 _BLOCK = 250  # draws per compiled call
 
@@ -88,7 +88,7 @@ def _predict(rule, data, draws, seed, i):
 
 
 def _pointwise(density, family, fn, inputs, params, seed, i):
-    from yoasovi.result import _noise
+    from yoasovi.answer.result import _noise
 
     uniform = _noise(density, family, seed, 8, i)[:_BLOCK]
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from yoasovi.acceptance import open_uniform
-from yoasovi.compiling import Clock, as_arrays, call
 from yoasovi.gradients import Problem
+from yoasovi.kernels.programs import Clock, as_arrays, call
 
 # What was not finite first, in the order in which an iteration meets it: the draw, log p there, its gradient, the step.
 LOG_P, GRADIENT, DRAW, PARAMETER = range(4)

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from yoasovi import diagnostics
-from yoasovi.advice import Facts, advise
-from yoasovi.diagnostics import Estimate, effective_size
 from yoasovi.errors import check
-from yoasovi.families import Gaussian
+from yoasovi.families.base import Gaussian
 from yoasovi.methods import METHODS, Method
 from yoasovi.stopping import MaxSteps, StopReason
+from yoasovi.verdict import diagnostics
+from yoasovi.verdict.advice import Facts, advise
+from yoasovi.verdict.diagnostics import Estimate, effective_size
 
 GRADES = ("good", "usable", "poor", "failed")
 
@@ -191,7 +191,7 @@ class _Inquiry:
         yield Finding("resolution", apart, 0.0, "failed" if apart >= failed else "usable", text)
 
     def scores(self, seed: int) -> Iterator[Finding]:
-        from yoasovi import probes
+        from yoasovi.verdict import looks as probes
 
         seen = probes.scores(self.fit, seed)
         self._spend(seen)
@@ -247,7 +247,7 @@ class _Inquiry:
         return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
 
     def wide(self, draws: int, seed: int) -> Iterator[Finding]:
-        from yoasovi import probes
+        from yoasovi.verdict import looks as probes
 
         seen = probes.wide(self.fit, self.axes, draws, seed)
         self._spend(seen)
@@ -343,7 +343,7 @@ class _Inquiry:
         )
 
     def modes(self, starts: int, seed: int) -> Iterator[Finding]:
-        from yoasovi import probes
+        from yoasovi.verdict import looks as probes
 
         seen = probes.search(self.fit, starts, seed=seed, far=self.far)
         self._spend(seen)

@@ -12,9 +12,9 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import ndtri
 
-from yoasovi.curvature import line, line_of_scales, newton
 from yoasovi.errors import positive_integer
-from yoasovi.model import Density, Inputs, Terms
+from yoasovi.model.model import Density, Inputs, Terms
+from yoasovi.windows.score_line import line, line_of_scales, newton
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 

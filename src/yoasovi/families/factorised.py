@@ -12,8 +12,8 @@ import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 
 from yoasovi.errors import positive_number
-from yoasovi.model import Density, Model, Params, Site, local_law
-from yoasovi.quantiles import inverse_cdf
+from yoasovi.families.quantiles import inverse_cdf
+from yoasovi.model.model import Density, Model, Params, Site, local_law
 
 
 class Factor(Protocol):

@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from yoasovi import diagnostics
 from yoasovi.acceptance import open_uniform
-from yoasovi.compiling import Clock, as_arrays, call, precision
-from yoasovi.correction import KERNELS_UP_TO, pool
-from yoasovi.diagnostics import Estimate, Loo
+from yoasovi.answer.correction import KERNELS_UP_TO, pool
 from yoasovi.errors import check, positive_integer
-from yoasovi.families import Gaussian
+from yoasovi.families.base import Gaussian
 from yoasovi.gradients import Problem
-from yoasovi.model import Model
-from yoasovi.nonfinite import Nonfinite
+from yoasovi.kernels.programs import Clock, as_arrays, call, precision
+from yoasovi.model.model import Model
+from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
+from yoasovi.verdict import diagnostics
+from yoasovi.verdict.diagnostics import Estimate, Loo
 
 if TYPE_CHECKING:
-    from yoasovi.verdict import Thresholds, Verdict
+    from yoasovi.verdict.findings import Thresholds, Verdict
 
 _BLOCK = 1000  # draws per compiled call
 USUAL = (None, None, 16, ())  # arguments of `diagnose` when none are given
@@ -157,7 +157,7 @@ class Fit:
         draws
             From the heavy-tailed proposals; by default 4,000, fewer where log p is a function called from outside.
         """
-        from yoasovi.verdict import Thresholds, diagnose
+        from yoasovi.verdict.findings import Thresholds, diagnose
 
         key = (thresholds, draws, starts, tuple(sorted(limits.items())))
         if key not in self._verdicts:
@@ -176,13 +176,13 @@ class Fit:
 
     def loo(self, n: int = 2000, seed: int = 0) -> Loo:
         """Leave-one-out cross-validation with draws from q (`diagnostics.loo`); needs the `arviz` extra."""
-        from yoasovi.predictive import pointwise
+        from yoasovi.answer.predictive import pointwise
 
         return diagnostics.loo(*pointwise(self, n, seed))
 
     def predict(self, data: Any = None, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
         """Draw from the posterior predictive; see `yoasovi.predictive.predict`."""
-        from yoasovi.predictive import predict
+        from yoasovi.answer.predictive import predict
 
         return predict(self, data, n, seed, corrected)
 
@@ -220,7 +220,7 @@ class Fit:
         `arviz_stats.loo_approximate_posterior` asks for. Draws that `sample` corrects stand for the posterior itself:
         there log_q is log_p.
         """
-        from yoasovi.labelled import to_datatree
+        from yoasovi.answer.arviz import to_datatree
 
         return to_datatree(self, n, seed, corrected)
 
@@ -251,7 +251,7 @@ class Fit:
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write the fit to a folder, for `yoasovi.load`: arrays as npz, the rest as JSON, nothing that runs."""
-        from yoasovi.saving import save
+        from yoasovi.files.saving import save
 
         save(self, folder, overwrite)
 

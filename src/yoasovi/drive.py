@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from yoasovi.acceptance import CANDIDATE, INCUMBENT, Journey, Plan, Verdict
 from yoasovi.gradients import Problem, total
-from yoasovi.model import Anchor, Density, Inputs
-from yoasovi.nonfinite import DRAW, GRADIENT, LOG_P, PARAMETER, Refused, note, nothing_refused
+from yoasovi.model.model import Anchor, Density, Inputs
+from yoasovi.run.nonfinite import DRAW, GRADIENT, LOG_P, PARAMETER, Refused, note, nothing_refused
 from yoasovi.stopping import StopReason
 
 

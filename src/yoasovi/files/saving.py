@@ -17,18 +17,18 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 
-from yoasovi import identity
-from yoasovi.compiling import precision
-from yoasovi.diagnostics import Estimate
+from yoasovi.answer.result import USUAL, Fit, Seconds
 from yoasovi.errors import check
-from yoasovi.factorised import Factorised, Law, PaperCategorical, PaperNormal
-from yoasovi.families import FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
-from yoasovi.model import Density, Model, Site
-from yoasovi.nonfinite import Nonfinite
-from yoasovi.result import USUAL, Fit, Seconds
+from yoasovi.families.base import FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
+from yoasovi.families.factorised import Factorised, Law, PaperCategorical, PaperNormal
+from yoasovi.files import identity
+from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
+from yoasovi.kernels.programs import precision
+from yoasovi.model.model import Density, Model, Site
+from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
-from yoasovi.storage import checksum, pack, sweep, unpack, write_whole
-from yoasovi.verdict import Verdict
+from yoasovi.verdict.diagnostics import Estimate
+from yoasovi.verdict.findings import Verdict
 
 FORMAT = 1
 FILE = "fit.json"

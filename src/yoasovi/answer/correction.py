@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from yoasovi.diagnostics import effective_size, importance_weights
+from yoasovi.verdict.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO, _DIRECTIONS = 30, 3
 _CENTRES, _ROUNDS = 1000, 6

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, ImproperUniform, biject_to, constraints
 
-from yoasovi.compiling import FAULTS
 from yoasovi.errors import check
+from yoasovi.kernels.programs import FAULTS
 
 Params = dict[str, jax.Array]
 

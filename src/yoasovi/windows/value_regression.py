@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from yoasovi.charts import Chart
+from yoasovi.families.charts import Chart
 
 # Above this share of draws that are not finite, values say only where they are finite.
 BLIND = 0.5

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 from yoasovi.errors import check, positive_integer, positive_number
-from yoasovi.identity import differences
-from yoasovi.storage import checksum, pack, sweep, unpack, write_whole
+from yoasovi.files.identity import differences
+from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
 
 FORMAT = 1
 SLOTS = ("a.checkpoint", "b.checkpoint")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from yoasovi.extras import need
-from yoasovi.storage import read_npy, unpack
+from yoasovi.files.storage import read_npy, unpack
 
 LIMIT = 2**29  # bytes of numbers that are read from one file
 LONGEST_LINE, LONGEST_LABEL = 2**20, 200  # bytes, characters

@@ -1,0 +1,1 @@
+"""The answer of a fit, and what is made of it."""

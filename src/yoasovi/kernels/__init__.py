@@ -1,0 +1,1 @@
+"""Small compiled programs: everything that touches log p."""

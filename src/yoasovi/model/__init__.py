@@ -1,0 +1,5 @@
+"""Models."""
+
+from yoasovi.model.model import Model
+
+__all__ = ["Model"]

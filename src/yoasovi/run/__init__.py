@@ -1,0 +1,1 @@
+"""What goes on around a fit while it runs."""

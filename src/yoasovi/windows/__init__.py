@@ -1,0 +1,1 @@
+"""The default method's windows: plans, lines, judgements. No jax in here."""
