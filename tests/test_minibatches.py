@@ -13,7 +13,7 @@ from yoasovi.draws import Mirrored
 from yoasovi.files.checkpoint import Store
 from yoasovi.gradients import as_key
 from yoasovi.kernels.programs import as_arrays, precision
-from yoasovi.model.model import Batch
+from yoasovi.model import Batch
 from yoasovi.numpyro import from_numpyro
 
 pytestmark = pytest.mark.slow

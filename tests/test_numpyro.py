@@ -155,6 +155,40 @@ def test_a_law_that_jax_cannot_take_apart_stays_in_the_model():
     assert_same_density_as_numpyro(model_fn)
 
 
+@pytest.fixture
+def compiled():
+    """What JAX compiles from now on, one entry per program."""
+    programs: list[str] = []
+    listen = lambda event, *_, **__: programs.append(event) if "backend_compile" in event else None
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield programs
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_no_operation_is_compiled_on_its_own(compiled):
+    def model_fn(y, means):
+        w = numpyro.sample("w", dist.Normal(means, 1.0).to_event(1))
+        with numpyro.plate("n", 11):
+            theta = numpyro.sample("theta", dist.Normal(0, jnp.exp(w[0])))
+            numpyro.sample("y", dist.Normal(numpyro.deterministic("mean", theta + jnp.sum(w)), 1.0), obs=y)
+
+    from_numpyro(model_fn, np.ones(11), np.zeros(11))
+    assert not compiled
+    from_numpyro(lambda: model_fn(np.ones(11), jnp.zeros(11) + 0.5))  # means that only JAX can know
+    assert len(compiled) == 1
+
+
+def test_the_law_of_a_hidden_function_may_depend_on_other_sites():
+    def model_fn():
+        pull = numpyro.sample("pull", dist.HalfNormal(1.0))
+        for name, rate in (("x", pull), ("z", 2.0)):  # JAX does not see what `sde_fn` takes from around it
+            sde_fn = lambda x, t, rate=rate: (-rate * x, 1.0)
+            numpyro.sample(name, dist.EulerMaruyama(np.linspace(0, 1, 4), sde_fn, dist.Normal(0, 1)))
+
+    model = assert_same_density_as_numpyro(model_fn)
+    assert [type(model.prior[k]) for k in ("x", "z")] == [dist.ImproperUniform, dist.EulerMaruyama]
+
+
 HANDLERS = {
     "condition": lambda: handlers.condition(groups, data={"y": Y, "mu": 1.0}),
     "reparam": lambda: handlers.reparam(handlers.condition(groups, data={"y": Y}), config={"theta": LocScaleReparam(0)}),
@@ -350,6 +384,18 @@ def test_an_array_whose_values_shape_the_model_is_part_of_the_program():
     assert assert_same_density_as_numpyro(model_fn, np.array([0, 1, 1]), Y).data is None
 
 
+def test_a_numpy_array_may_be_indexed_by_a_plate():
+    def model_fn(x, y):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("n", 3) as index:
+            numpyro.sample("y", dist.Normal(mu * x[index], 1.0), obs=y[index])
+
+    model = from_numpyro(model_fn, 2 * Y, y=Y)  # NumPyro's own samplers refuse it
+    assert all(isinstance(x, np.ndarray) for x in (*model.data.values(), model.labels.observed["y"]))
+    each = model.log_marginal({"mu": jnp.array(0.5)}, model.data)
+    np.testing.assert_allclose(each, dist.Normal(Y, 1.0).log_prob(Y), rtol=1e-6)
+
+
 def test_param_sites_keep_their_value_with_a_warning():
     def model_fn():
         scale = numpyro.param("scale", 2.0, constraint=constraints.positive)
@@ -394,6 +440,11 @@ def loose():
     numpyro.sample("y", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)), 1.0), obs=Y)
 
 
+def shape_of_an_array(sizes=jnp.array([1, 2])):  # noqa: B008
+    x = numpyro.sample("x", dist.Normal(0, 1).expand([int(jnp.max(sizes))]))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=Y[:2])
+
+
 def nan_below():
     mu = numpyro.sample("mu", dist.Normal(0, 1))
     numpyro.sample("x", dist.Normal(mu, np.nan))
@@ -414,6 +465,7 @@ BAD = {
     "Delta": (two_sites(lambda: dist.Delta(1.0)), "'x' .* Delta .* `numpyro.deterministic`"),
     "shape from a value": (changing_shape, "Site 'x' .* changes with the values of other sites"),
     "branch on a value": (branching, "depends on the value of a latent site"),
+    "shape from an array": (shape_of_an_array, "or of an array that JAX computes"),
     "one batch of a plate": (one_batch, r"Plate 'rows' \(10 of 100\) .* give it all the data"),
 }
 

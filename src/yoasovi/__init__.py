@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from yoasovi.files.saving import load
     from yoasovi.fitting import fit
     from yoasovi.methods import Method
-    from yoasovi.model.model import Model
+    from yoasovi.model import Model
     from yoasovi.numpyro import from_numpyro
     from yoasovi.pymc import from_pymc
     from yoasovi.stopping import StopReason

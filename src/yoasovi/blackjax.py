@@ -22,7 +22,7 @@ from yoasovi.extras import need
 from yoasovi.families.base import FullRank, Gaussian, LowRank, MeanField
 from yoasovi.fitting import FAMILIES, FULL_RANK_UP_TO, LOW_RANK_UP_TO
 from yoasovi.methods import yoasovi
-from yoasovi.model.model import Density, Inputs, Site
+from yoasovi.model import Density, Inputs, Site
 from yoasovi.start import COLD_TRUST
 from yoasovi.stopping import StopReason
 

@@ -11,8 +11,9 @@ import numpy as np
 from scipy.stats import ks_2samp, kstest
 
 from yoasovi.errors import check, positive_integer
-from yoasovi.kernels.programs import Clock, as_arrays, call, precision
-from yoasovi.model.model import Model
+from yoasovi.kernels.programs import Clock, call, precision
+from yoasovi.model import Model
+from yoasovi.randomness import Purpose, stream
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,10 @@ def calibrate(
     ranks, failed, names = [], 0, []
     options = {"progress": False, **options}
     for i in range(n):
+        keys = stream(seed, Purpose.CALIBRATION, i).integers(0, 2**32, size=(2, 2), dtype=np.uint32)
+        truth = call(Clock(), _prior_draw, (model.density,), model.inputs, keys[0])
         with precision():
-            key = jax.random.fold_in(jax.random.key(seed), i)
-            truth = call(Clock(), _prior_draw, (model.density,), as_arrays(model.inputs), seed, i)
-            data = jax.tree.map(np.asarray, simulate(jax.random.fold_in(key, 1), truth))
+            data = jax.tree.map(np.asarray, simulate(jax.random.wrap_key_data(keys[1]), truth))
         if jax.tree.map(np.shape, data) != shapes:
             raise ValueError(f"`simulate` of `calibrate` must give data of the shapes of the model's; got "
                              f"{jax.tree.map(np.shape, data)}, not {shapes}.")  # fmt: skip
@@ -113,7 +114,7 @@ def _own_simulation(model: Model) -> Callable:
         raise ValueError(f"`simulate` of `calibrate` must be given: {model.name} has no way to simulate its own data.")
 
     def simulate(key, params):
-        made = call(Clock(), _simulate, (rule,), as_arrays(data), params, jax.random.key_data(key))
+        made = call(Clock(), _simulate, (rule,), data, params, jax.random.key_data(key))
         if not isinstance(data, dict):
             return made
         new = {**data, "y": made}
@@ -130,8 +131,8 @@ def _simulate(rule, data, params, key):
     return rule(jax.random.wrap_key_data(key), params, data)
 
 
-def _prior_draw(density, inputs, seed, i) -> Any:
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 9), i)
+def _prior_draw(density, inputs, words) -> Any:
+    key = jax.random.wrap_key_data(words)
     out = {}
     for j, site in enumerate(density.sites):
         try:

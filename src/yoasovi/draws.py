@@ -1,4 +1,7 @@
-"""Base noise: points in the open unit cube, one row per draw. `quantiles.inverse_cdf` makes other laws of it."""
+"""Base noise: points in the open unit cube, one row per draw, made on the host.
+
+`Gaussian.noise` and `families.quantiles.inverse_cdf` make other laws of it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,11 @@ import numbers
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from scipy.stats import qmc
 
 from yoasovi.errors import check, positive_integer
+from yoasovi.randomness import open_uniform
 
 __all__ = ["Antithetic", "Draws", "Halton", "Mirrored", "MonteCarlo", "Sobol"]
 
@@ -26,24 +27,12 @@ class Draws(Protocol):
     def size(self) -> int:
         """Number of draws per iteration, S."""
 
-    def uniform(self, key: Array, dim: int) -> Array:
-        """Return points strictly inside (0, 1), shape (size, dim); `dim` is static."""
-
-    def at(self, key: Array, step: Array, dim: int) -> Array:
-        """Return the points of iteration `step` of a run with this key, shape (size, dim); `step` may be traced."""
-
-
-class _FreshEachStep:
-    """Sources whose iterations are independent of each other."""
-
-    def at(self: Draws, key: Array, step: Array, dim: int) -> Array:
-        """Return the points of iteration `step`, those of a key of its own, shape (size, dim)."""
-        # Four keys per iteration: this one is for the points, the other three are the loop's.
-        return self.uniform(jax.random.fold_in(key, 4 * step), dim)
+    def points(self, rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
+        """Return the points of `count` iterations, strictly inside (0, 1), shape (count, size, dim)."""
 
 
 @dataclass(frozen=True)
-class MonteCarlo(_FreshEachStep):
+class MonteCarlo:
     """Independent uniform points.
 
     Parameters
@@ -57,13 +46,13 @@ class MonteCarlo(_FreshEachStep):
     def __post_init__(self) -> None:
         positive_integer("size", type(self).__name__, self.size)
 
-    def uniform(self, key: Array, dim: int) -> Array:
-        """Return independent points, shape (size, dim)."""
-        return _independent(key, self.size, _checked_dim(self, dim))
+    def points(self, rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
+        """Return independent points, shape (count, size, dim)."""
+        return open_uniform(rng, (count, self.size, _checked_dim(self, dim)))
 
 
 @dataclass(frozen=True)
-class Antithetic(_FreshEachStep):
+class Antithetic:
     """Mirrored pairs: the first S/2 rows are independent, row S/2 + i is 1 - row i.
 
     A pair integrates every function that is odd about the centre without error.
@@ -80,10 +69,10 @@ class Antithetic(_FreshEachStep):
         positive_integer("size", "Antithetic", self.size)
         check(self.size % 2 == 0, "size", "Antithetic", "even", self.size)
 
-    def uniform(self, key: Array, dim: int) -> Array:
-        """Return S/2 independent points, then their mirror images, shape (size, dim)."""
-        half = _independent(key, self.size // 2, _checked_dim(self, dim))
-        return jnp.concatenate([half, 1 - half])
+    def points(self, rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
+        """Return S/2 independent points, then their mirror images, shape (count, size, dim)."""
+        half = open_uniform(rng, (count, self.size // 2, _checked_dim(self, dim)))
+        return np.concatenate([half, 1 - half], 1)
 
 
 @dataclass(frozen=True)
@@ -96,22 +85,18 @@ class Mirrored:
 
     size: ClassVar[int] = 1
 
-    def uniform(self, key: Array, dim: int) -> Array:
-        """Return one independent point, shape (1, dim)."""
-        return _independent(key, self.size, _checked_dim(self, dim))
-
-    def at(self, key: Array, step: Array, dim: int) -> Array:
-        """Return a fresh point if `step` is even, else the mirror image of that of `step` - 1, shape (1, dim)."""
-        point = self.uniform(jax.random.fold_in(key, step // 2), dim)
-        return jnp.where(step % 2 == 0, point, 1 - point)
+    def points(self, rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
+        """Return fresh points for even iterations, mirror images for odd ones, shape (count, 1, dim)."""
+        half = open_uniform(rng, (-(-count // 2), 1, _checked_dim(self, dim)))
+        return np.stack([half, 1 - half], 1).reshape(-1, 1, dim)[:count]
 
 
 @dataclass(frozen=True)
-class Sobol(_FreshEachStep):
-    """Sobol' points under a fresh random digital shift per key.
+class Sobol:
+    """Sobol' points under a fresh random digital shift per iteration.
 
-    The base points x_i are SciPy's, scrambled once with a fixed seed. Each call draws one word d_j of
-    random bits per coordinate and returns x_ij XOR d_j: every point is uniform on the cube, so averages
+    The base points x_i are SciPy's, scrambled once with a fixed seed. Each iteration draws one word d_j of
+    random bits per coordinate and has x_ij XOR d_j: every point is uniform on the cube, so averages
     stay unbiased, and the points keep their even spread. Sizes that are not powers of two are allowed;
     powers of two are the best balanced.
 
@@ -130,18 +115,17 @@ class Sobol(_FreshEachStep):
     def __post_init__(self) -> None:
         positive_integer("size", type(self).__name__, self.size)
 
-    def uniform(self, key: Array, dim: int) -> Array:
-        """Return digitally shifted Sobol' points, shape (size, dim)."""
+    def points(self, rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
+        """Return digitally shifted Sobol' points, shape (count, size, dim)."""
         dim = _checked_dim(self, dim, maximum=qmc.Sobol.MAXDIM, reason="SciPy has no more direction numbers")
-        shift = jax.random.bits(key, (1, dim), jnp.uint32)
-        return _open_unit(jnp.asarray(_sobol_words(self.size, dim)) ^ shift)
+        return _open_unit(_sobol_words(self.size, dim) ^ rng.integers(0, 2**32, (count, 1, dim), np.uint32))
 
 
 @dataclass(frozen=True)
-class Halton(_FreshEachStep):
-    """Halton points under a fresh random shift modulo one per key (Cranley-Patterson rotation).
+class Halton:
+    """Halton points under a fresh random shift modulo one per iteration (Cranley-Patterson rotation).
 
-    The base points x_i are SciPy's, scrambled once with a fixed seed; each call returns
+    The base points x_i are SciPy's, scrambled once with a fixed seed; each iteration has
     (x_ij + d_j) mod 1 with one uniform d_j per coordinate. Every size is equally well balanced.
 
     Parameters
@@ -160,46 +144,32 @@ class Halton(_FreshEachStep):
     def __post_init__(self) -> None:
         positive_integer("size", type(self).__name__, self.size)
 
-    def uniform(self, key: Array, dim: int) -> Array:
-        """Return rotated Halton points, shape (size, dim)."""
+    def points(self, rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
+        """Return rotated Halton points, shape (count, size, dim)."""
         dim = _checked_dim(self, dim, maximum=_HALTON_MAXDIM, reason="SciPy's scrambling tables fill memory")
-        shift = jax.random.bits(key, (1, dim), jnp.uint32)
         # Unsigned integers wrap, so this sum is the shift modulo one, without rounding.
-        return _open_unit(jnp.asarray(_halton_words(self.size, dim)) + shift)
+        return _open_unit(_halton_words(self.size, dim) + rng.integers(0, 2**32, (count, 1, dim), np.uint32))
 
 
 # ---- points ----------------------------------------------------------------------------------------------
 
-_SEED = 20_240_229  # Any constant: it fixes the base points, while the key gives the randomness.
+_SEED = 20_240_229  # Any constant: it fixes the base points, while the stream gives the randomness.
 _HALTON_MAXDIM = 2000  # The tables grow with the square of the dimension; at 3000 they took 1.2 GB and 4 s.
+_KEPT_BITS = 23  # what a single-precision number between 0 and 1 can hold without touching either
 
 
 def _checked_dim(draws: Draws, dim: int, maximum: float = math.inf, reason: str = "") -> int:
-    owner = f"{type(draws).__name__}.uniform"
+    owner = f"{type(draws).__name__}.points"
     check(isinstance(dim, numbers.Integral) and dim > 0, "dim", owner, "a positive integer", dim)
     check(dim <= maximum, "dim", owner, f"at most {maximum}, since {reason}; use `MonteCarlo`", dim)
     return int(dim)
 
 
-def _open_unit(bits: Array) -> Array:
-    """Turn random words into the centres of equal cells of (0, 1).
-
-    No more leading bits are kept than make every centre an exact float: 0 and 1 cannot occur, nothing is
-    clipped or rounded, and 1 - u lies on the same grid.
-    """
-    dtype = jnp.result_type(float)
-    width = jnp.iinfo(bits.dtype).bits
-    kept = min(width, jnp.finfo(dtype).nmant)
-    return ((bits >> (width - kept)).astype(dtype) + 0.5) * 2.0**-kept
+def _open_unit(words: np.ndarray) -> np.ndarray:
+    """Turn random words into the centres of equal cells of (0, 1): 0 and 1 cannot occur, and 1 - u is on the same grid."""
+    return ((words >> (32 - _KEPT_BITS)).astype(float) + 0.5) * 2.0**-_KEPT_BITS
 
 
-def _independent(key: Array, size: int, dim: int) -> Array:
-    """Return uniform points of all the bits that the default float can hold, shape (size, dim)."""
-    word = jnp.uint64 if jnp.result_type(float) == jnp.float64 else jnp.uint32
-    return _open_unit(jax.random.bits(key, (size, dim), word))
-
-
-# NumPy arrays, not JAX ones: a cached JAX array could be a tracer of the first function to ask for it.
 @functools.lru_cache(maxsize=16)
 def _sobol_words(size: int, dim: int) -> np.ndarray:
     # A whole power of two is generated and cut, since SciPy warns of every other size.

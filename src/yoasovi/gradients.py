@@ -9,68 +9,49 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jax.scipy.special import ndtri
 from numpyro.distributions import Distribution
 
 from yoasovi.errors import check, positive_number
-from yoasovi.model.model import Batch, Density, Inputs, Terms
+from yoasovi.model.density import Density, Inputs, Terms, total
+from yoasovi.model.minibatch import Batch
 from yoasovi.windows.score_line import shrinkage
 
 
 class Problem(NamedTuple):
-    """A model seen through a family; lives inside a trace only.
-
-    Where there are minibatches, the last number of a row of noise names one. So whoever shares noise shares the
-    minibatch too, and a mirrored pair does (see `as_key`).
-    """
+    """A model seen through a family; lives inside a trace only."""
 
     density: Density
     family: Any
     inputs: Inputs
-    anchor: Any = None  # of minibatches
-    batch: Batch | None = None  # the one dealt; None is all the data
 
-    @property
-    def noise_size(self) -> int:
-        """How many uniform numbers make one look: a draw, and a minibatch where there are any."""
-        return self.family.noise_size(self.density) + (self.density.subsampled is not None)
+    def draws(self, params, noise):
+        """Turn rows of noise into draws of theta, (S, ...)."""
+        return self.family.draw(self.density, params, noise)
 
-    def dealt(self, uniform) -> tuple[jax.Array, Problem]:
-        """Split a row of noise: the family's, and the problem on the minibatch that the rest names."""
-        if self.density.subsampled is None:
-            return uniform, self
-        return uniform[:-1], self._replace(batch=Batch(as_key(uniform[-1]), self.anchor))
-
-    def draw(self, params, uniform):
-        return self.family.draw(self.density, params, self.dealt(uniform)[0])
-
-    def terms(self, theta) -> Terms:
-        if self.batch is None:
-            return self.family.terms(self.density, self.inputs, theta)
-        return self.density.free_terms(self.inputs, theta, self.batch)
+    def terms(self, theta, keys=None) -> Terms:
+        """Give the terms of log p at draws; with `keys`, of the minibatches that they name."""
+        if keys is None:
+            return jax.vmap(lambda x: self.family.terms(self.density, self.inputs, x))(theta)
+        batch = lambda key: Batch(jax.random.wrap_key_data(key))
+        return jax.vmap(lambda x, key: self.density.free_terms(self.inputs, x, batch(key)))(theta, keys)
 
     def pieces(self, params, theta):
+        """Give log q at draws in its independent pieces, by site; they sum to log q."""
         return self.family.pieces(self.density, params, theta)
 
     def log_q(self, params, theta):
-        return total(self.pieces(params, theta))
+        return jax.vmap(total)(self.pieces(params, theta))
 
-    def look(self, params, uniform) -> tuple[Terms, jax.Array]:
-        """Give the terms of log p, and log q, at one draw."""
-        noise, dealt = self.dealt(uniform)
-        theta, log_q = self.family.draw_with_log_q(self.density, params, noise)
-        return dealt.terms(theta), log_q
-
-    def elbo(self, params, uniform):
-        """Give log p - log q at one draw."""
-        terms, log_q = self.look(params, uniform)
-        return terms.total() - log_q
+    def elbo(self, params, noise, keys=None):
+        """Give log p - log q at draws, (S,)."""
+        theta = self.draws(params, noise)
+        return jax.vmap(total)(self.terms(theta, keys)) - self.log_q(params, theta)
 
 
 class Seen(NamedTuple):
     """What was seen of the draws of an iteration; leading axis S."""
 
-    theta: Any  # the draws; for pathwise estimators their gradients
+    theta: Any  # the draws; for pathwise estimators their gradient
     terms: Any
     pieces: Any  # log q
     ratio: jax.Array  # density of q over that of the law drawn from; 1 unless overdispersed
@@ -86,52 +67,35 @@ class Gradient(Protocol):
         """Give the memory to begin with (running baselines)."""
         ...
 
-    def evaluate(self, problem: Problem, params: Any, uniform: jax.Array) -> Seen:
-        """Draw and evaluate; `uniform` is (S, noise_size)."""
+    def evaluate(self, problem: Problem, params: Any, noise: jax.Array, keys: jax.Array | None = None) -> Seen:
+        """Draw and evaluate; `noise` is (S, k), `keys` (S, 2) name minibatches where there are any."""
         ...
 
-    def direction(self, problem: Problem, params: Any, memory: Any, uniform: jax.Array, seen: Seen) -> tuple[Any, Any]:
+    def direction(self, problem: Problem, params: Any, memory: Any, noise: jax.Array, seen: Seen) -> tuple[Any, Any]:
         """Give the direction of ascent, shaped as `params`, and the new memory."""
         ...
 
 
-def as_key(uniform: jax.Array) -> jax.Array:
-    """Make a random key of the bits of a uniform number, the same for u and 1 - u.
-
-    Between the two draws of a mirrored pair the noise of a shared minibatch cancels, and with it most of what could be
-    mistaken for curvature; the mean over the pair becomes noisier by much less.
-    """
-    words = jax.lax.bitcast_convert_type(jnp.abs(uniform - 0.5), jnp.uint32)
-    key = jax.random.key(0)
-    for i in range(words.size):
-        key = jax.random.fold_in(key, words.reshape(-1)[i])
-    return key
-
-
-def total(tree) -> jax.Array:
-    """Sum all entries of all arrays."""
-    return sum((jnp.sum(x) for x in jax.tree.leaves(tree)), jnp.asarray(0.0))
-
-
-def look(problem: Problem, params, uniform, drawn_from=None) -> Seen:
+def look(problem: Problem, params, noise, keys=None, drawn_from=None) -> Seen:
     """Evaluate log p and log q at draws from q, or from `drawn_from` with importance ratios."""
     source = params if drawn_from is None else drawn_from
+    theta = problem.draws(source, noise)
+    return seen_at(problem, params, theta, problem.terms(theta, keys), source if drawn_from is not None else None)
 
-    def one(u):
-        theta = problem.draw(source, u)
-        terms, pieces = problem.dealt(u)[1].terms(theta), problem.pieces(params, theta)
-        log_q = total(pieces)
-        ratio = jnp.exp(log_q - problem.log_q(source, theta)) if drawn_from is not None else jnp.asarray(1.0)
-        return Seen(theta, terms, pieces, ratio, terms.total() - log_q)
 
-    return jax.lax.stop_gradient(jax.vmap(one)(uniform))
+def seen_at(problem: Problem, params, theta, terms, drawn_from=None) -> Seen:
+    """Put together what was seen at draws whose terms of log p are known."""
+    pieces = problem.pieces(params, theta)
+    log_q = jax.vmap(total)(pieces)
+    ratio = jnp.ones_like(log_q) if drawn_from is None else jnp.exp(log_q - problem.log_q(drawn_from, theta))
+    return jax.lax.stop_gradient(Seen(theta, terms, pieces, ratio, jax.vmap(total)(terms) - log_q))
 
 
 def score_direction(problem: Problem, params, seen: Seen, weights: dict[str, jax.Array]):
     """Differentiate mean over draws of sum over pieces of weight * log q."""
 
     def surrogate(params):
-        pieces = jax.vmap(lambda theta: problem.pieces(params, theta))(seen.theta)
+        pieces = problem.pieces(params, seen.theta)
         return total({k: weights[k] * pieces[k] for k in pieces}) / len(seen.elbo)
 
     return jax.grad(surrogate)(params)
@@ -164,10 +128,10 @@ class Score:
     def init(self, problem, params):
         return _start_baseline(self, problem, params)
 
-    def evaluate(self, problem, params, uniform):
-        return look(problem, params, uniform)
+    def evaluate(self, problem, params, noise, keys=None):
+        return look(problem, params, noise, keys)
 
-    def direction(self, problem, params, memory, uniform, seen):
+    def direction(self, problem, params, memory, noise, seen):
         weights, memory = _centred(self, problem, memory, seen)
         return score_direction(problem, params, seen, weights), memory
 
@@ -206,10 +170,10 @@ class RaoBlackwell:
     def init(self, problem, params):
         return _start_baseline(self, problem, params)
 
-    def evaluate(self, problem, params, uniform):
-        return look(problem, params, uniform)
+    def evaluate(self, problem, params, noise, keys=None):
+        return look(problem, params, noise, keys)
 
-    def direction(self, problem, params, memory, uniform, seen):
+    def direction(self, problem, params, memory, noise, seen):
         weights, memory = _centred(self, problem, memory, seen)
         return score_direction(problem, params, seen, weights), memory
 
@@ -235,20 +199,21 @@ class JamesStein:
     def init(self, problem, params):
         return ()
 
-    def evaluate(self, problem, params, uniform):
-        return look(problem, params, uniform)
+    def evaluate(self, problem, params, noise, keys=None):
+        return look(problem, params, noise, keys)
 
-    def direction(self, problem, params, memory, uniform, seen):
+    def direction(self, problem, params, memory, noise, seen):
         back = ravel_pytree(params)[1]
 
         def one(theta, elbo):
-            return ravel_pytree(jax.grad(lambda p: elbo * problem.log_q(p, theta))(params))[0]
+            alone = jax.tree.map(lambda x: x[None], theta)
+            return ravel_pytree(jax.grad(lambda p: elbo * problem.log_q(p, alone)[0])(params))[0]
 
         draws = jax.vmap(one)(seen.theta, seen.elbo)
-        return back(self.shrink(draws, uniform)), memory
+        return back(self.shrink(draws, problem.family.uniform(noise))), memory
 
     def shrink(self, draws: jax.Array, uniform: jax.Array) -> jax.Array:
-        """Shrink the mean of (S, D) draws; `uniform` only seeds the resampling of the "code" variant."""
+        """Shrink the mean of (S, D) draws; `uniform` noise only chooses what the "code" variant resamples."""
         (s, d), mean = draws.shape, jnp.mean(draws, 0)
         norm = jnp.sum(mean**2)
         if self.variant == "code":
@@ -273,10 +238,14 @@ class Overdispersed:
     def init(self, problem, params):
         return ()
 
-    def evaluate(self, problem, params, uniform):
-        return look(problem, params, uniform, problem.family.widen(params, self.factor))
+    def drawn_from(self, problem, params):
+        """Give the parameters of the law that draws come from."""
+        return problem.family.widen(params, self.factor)
 
-    def direction(self, problem, params, memory, uniform, seen):
+    def evaluate(self, problem, params, noise, keys=None):
+        return look(problem, params, noise, keys, self.drawn_from(problem, params))
+
+    def direction(self, problem, params, memory, noise, seen):
         return score_direction(problem, params, seen, Score().weights(problem, seen)), memory
 
 
@@ -289,28 +258,28 @@ class _Pathwise(ABC):
         return ()
 
     @abstractmethod
-    def one(self, problem: Problem, params: Any, eps: jax.Array) -> tuple[jax.Array, Any]:
-        """Give the ELBO draw and its gradient for one row of standard normal noise."""
+    def values(self, problem: Problem, moving: Any, params: Any, noise: jax.Array, keys: Any) -> jax.Array:
+        """Give the ELBO draws (S,) as a function of `moving`, which has the value of `params`."""
 
-    def evaluate(self, problem, params, uniform):
-        def one(u):
-            noise, dealt = problem.dealt(u)
-            return self.one(dealt, params, ndtri(noise))
+    def evaluate(self, problem, params, noise, keys=None):
+        def mean(moving):
+            elbo = self.values(problem, moving, params, noise, keys)
+            return jnp.mean(elbo), elbo
 
-        elbo, grads = jax.vmap(one)(uniform)
-        return Seen(grads, None, None, jnp.ones_like(elbo), elbo)
+        gradient, elbo = jax.grad(mean, has_aux=True)(params)
+        return Seen(gradient, None, None, jnp.ones_like(elbo), elbo)
 
-    def direction(self, problem, params, memory, uniform, seen):
-        return jax.tree.map(lambda g: jnp.mean(g, 0), seen.theta), memory
+    def direction(self, problem, params, memory, noise, seen):
+        return seen.theta, memory
 
 
 @dataclass(frozen=True)
 class Reparam(_Pathwise):
     """Pathwise gradient: differentiate log p - log q through the draw, q's parameters included."""
 
-    def one(self, problem, params, eps):
-        family = problem.family
-        return jax.value_and_grad(lambda p: problem.terms(family.place(p, eps)).total() + family.minus_log_q(p, eps))(params)
+    def values(self, problem, moving, params, noise, keys):
+        terms = problem.terms(problem.family.place(moving, noise), keys)
+        return jax.vmap(total)(terms) + problem.family.minus_log_q(moving, noise)
 
 
 @dataclass(frozen=True)
@@ -320,31 +289,31 @@ class StickingTheLanding(_Pathwise):
     Its noise is exactly zero when q is the posterior.
     """
 
-    def one(self, problem, params, eps):
-        family = problem.family
-
-        def objective(p):
-            theta = family.place(p, eps)
-            return problem.terms(theta).total() - jnp.sum(family.log_q(params, theta))
-
-        return jax.value_and_grad(objective)(params)
-
-
-class Whitened(NamedTuple):
-    """One draw's score in q's own units, and the noise it came from."""
-
-    eps: jax.Array
-    white: jax.Array
+    def values(self, problem, moving, params, noise, keys):
+        theta = problem.family.place(moving, noise)
+        return jax.vmap(total)(problem.terms(theta, keys)) - problem.log_q(params, theta)
 
 
 @dataclass(frozen=True)
-class NaturalScore(_Pathwise):
-    """Sticking the landing in q's own units: the raw material of natural steps, one draw at a time."""
+class NaturalScore:
+    """Sticking the landing in q's own units, one draw at a time: what `Natural` makes steps and lines of."""
 
-    def one(self, problem, params, eps):
-        family = problem.family
-        value, grad = jax.value_and_grad(lambda x: problem.terms(x).total())(family.place(params, eps))
-        return value + family.minus_log_q(params, eps), Whitened(eps, family.white(params, eps, grad))
+    reparameterised: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Values:
+    """One value of log p per draw, and what it is to be regressed on: what `ValueLine` makes steps of.
+
+    Local latents are drawn from (1 - spread) q + spread / K, so that every label is seen now and then, and are put
+    right by one ratio per observation, at most 1 / (1 - spread).
+    """
+
+    spread: float = 0.1
+    reparameterised: ClassVar[bool] = False
+
+    def __post_init__(self):
+        check(0 <= self.spread < 1, "spread", "Values", "in [0, 1)", self.spread)
 
 
 def _check_baseline(part):
@@ -355,8 +324,8 @@ def _check_baseline(part):
 def _start_baseline(part, problem, params):
     if part.baseline is None:
         return ()
-    uniform = jax.ShapeDtypeStruct((1, problem.noise_size), jnp.result_type(float))
-    shapes = jax.eval_shape(lambda u: part.weights(problem, look(problem, params, u)), uniform)
+    noise = jax.ShapeDtypeStruct((1, problem.family.noise_size(problem.density)), jnp.result_type(float))
+    shapes = jax.eval_shape(lambda u: part.weights(problem, look(problem, params, u)), noise)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), shapes)
     return Baseline(zeros, jnp.zeros((), int))
 

@@ -14,13 +14,13 @@ from yoasovi.acceptance import Always, Metropolis, Naive, Step
 from yoasovi.draws import Mirrored, MonteCarlo, Sobol
 from yoasovi.errors import check
 from yoasovi.families.base import Gaussian
-from yoasovi.families.charts import chart
-from yoasovi.gradients import JamesStein, NaturalScore, RaoBlackwell, Reparam, Score
-from yoasovi.optimizers import Custom, Natural, Optax
+from yoasovi.gradients import JamesStein, NaturalScore, RaoBlackwell, Reparam, Score, Values
+from yoasovi.kernels.programs import precision
+from yoasovi.optimizers import Custom, Natural, Optax, ValueLine
 from yoasovi.stopping import MaxSteps, ParameterChange, Patience
 from yoasovi.tempering import Linear, Logarithmic, Tempering
 from yoasovi.windows.rule import Window
-from yoasovi.windows.value_rule import ValueLine, Values, ValueWindow
+from yoasovi.windows.value_rule import ValueWindow
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,45 @@ class Method:
         what = "a family with a differentiable draw" if model.differentiable else "a model that can be differentiated"
         raise ValueError(f"`method` {self.name} needs {what}; use one of {fits}.")
 
+    def __post_init__(self):
+        for parts, reason in _TOGETHER.items():
+            held = [isinstance(getattr(self, k), kind) for k, kind in zip(_PLACES, parts, strict=True)]
+            if any(held) and not all(held):
+                raise ValueError(f"`Method` {self.name!r} cannot be put together: {reason}.")
+        if isinstance(self.acceptance, Window) and self.acceptance.lines and not isinstance(self.optimizer, Natural):
+            raise ValueError(f"`Method` {self.name!r}: lines go with Natural; use Window(lines=False) with {self.optimizer}.")
+        natural = isinstance(self.optimizer, Natural)
+        if natural and not isinstance(self.acceptance, Window):
+            raise ValueError(
+                f"`Method` {self.name!r}: Natural steps are judged by windows, so `acceptance` must be Window(); got "
+                f"{self.acceptance}. With {type(self.acceptance).__name__} use Optax('adam', 0.01)."
+            )
+
     def _suits(self, model, family) -> bool:
         if self.gradient.reparameterised:
-            return isinstance(family, Gaussian) and model.differentiable
-        return not isinstance(self.gradient, Values) or chart(model.density, family, model.inputs) is not None
+            in_reach = not model.on_host or isinstance(self.optimizer, Natural)
+            return isinstance(family, Gaussian) and model.differentiable and in_reach
+        if not isinstance(self.gradient, Values):
+            return True
+        return has_chart(model, family)
+
+
+_PLACES = ("gradient", "optimizer")
+# Parts that only go with each other, and why.
+_TOGETHER: dict[tuple[type, type], str] = {
+    (NaturalScore, Natural): "NaturalScore() gives what only Natural() can use, and Natural() uses nothing else",
+    (Values, ValueLine): "Values() gives what only ValueLine() can use, and ValueLine() uses nothing else",
+}
+
+
+def has_chart(model, family) -> bool:
+    """Say whether a family can be fitted to values alone."""
+    from yoasovi.families.charts import chart
+
+    if isinstance(family, Gaussian):
+        return family.name == "mean_field"
+    with precision():
+        return chart(model.density, family, model.inputs) is not None
 
 
 def mcvi(draws: int = 10, learning_rate: float = 0.01, optimizer="adam", tolerance: float = 1e-5, baseline=None) -> Method:

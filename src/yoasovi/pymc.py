@@ -23,7 +23,7 @@ from yoasovi.answer.arviz import Labels
 from yoasovi.errors import check
 from yoasovi.extras import need
 from yoasovi.kernels.programs import precision
-from yoasovi.model.model import Model, Params
+from yoasovi.model import Model, Params
 
 _DATA_FROM = 16  # constants of at least so many numbers are data of the compiled program, not part of it
 _TRIES = 10  # jittered starts, each closer to PyMC's own, before that one itself is taken

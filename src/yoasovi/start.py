@@ -1,4 +1,4 @@
-"""Where a fit begins: the prior's own centre and scales, then a few quasi-Newton steps if the ELBO gains by them."""
+"""Where a fit begins: the prior's own centre and scales, then a climb of log p if the ELBO gains by it."""
 
 from __future__ import annotations
 
@@ -6,169 +6,182 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from numpyro.distributions import biject_to
-from scipy.optimize import minimize
+from scipy.special import digamma, polygamma
 
-from yoasovi.gradients import Problem
-from yoasovi.kernels.programs import Clock, as_arrays, call
-from yoasovi.model.model import Density, Inputs, Model, Params
-from yoasovi.run.nonfinite import Nonfinite
-from yoasovi.windows.rule import paired_gain
+from yoasovi.climb import climb
+from yoasovi.kernels.programs import precision
+from yoasovi.model import Model, Params
+from yoasovi.randomness import Purpose, stream, words
+from yoasovi.windows import judge
 
 # Scales of q at the start, relative to the prior's (at most one): too narrow costs a window, too wide can cost the fit.
 _COLD_SCALE, _WARM_SCALE = float(np.exp(-1.0)), 0.02
 # How far one line may change a variance: a narrow q sees the curvature at one point, and may be believed far out.
 COLD_TRUST, WARM_TRUST = 16.0, 1e4
-_LONG_CLIMB = 40  # gradients
+_PAIRS = 64  # on which a climbed start is judged
 
 
 class Begin(NamedTuple):
-    """A start and what it cost."""
+    """Starts of all lanes, and what they cost."""
 
     params: Any
-    trust: float
-    values: int
-    gradients: int
-    nonfinite: Nonfinite = Nonfinite()
+    trust: np.ndarray
+    values: int = 0
+    gradients: int = 0
+    refused: tuple[int, int] = (0, 0)  # looks at which log p, or only its gradient, was not finite
 
 
-def centre_and_scale(density: Density, scattered: bool, inputs: Inputs, given: Params, key: jax.Array):
-    """Give flat unconstrained means and scales: the priors' own, or the model's `given` start.
+def places(model: Model, seed: int, lanes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Give flat unconstrained means and scales, (lanes, d): the priors' own, or the model's own start.
 
-    `scattered` starts are as far apart as the prior; a model's own start is as random as it wants to be.
+    The first lane begins near the middle; others are as far apart as the prior. A model's own start is as random as it
+    wants to be.
     """
-    k_prior, k_jitter = jax.random.split(key)
     centres, scales = [], []
-    for site in density.sites:
-        law = inputs.prior[site.name]
-        inverse = biject_to(law.support).inv
-        centre, scale = jnp.zeros(site.free_shape), jnp.ones(site.free_shape)
-        with suppress(NotImplementedError):  # an improper prior says nothing about where to begin
-            draws = jax.vmap(inverse)(law.sample(k_prior, (256,)))
-            middle = jnp.median(draws, 0)
-            spread = 1.48 * jnp.median(jnp.abs(draws - middle), 0)
-            sound = jnp.isfinite(middle) & jnp.isfinite(spread) & (spread > 0)
-            centre, scale = jnp.where(sound, middle, centre), jnp.where(sound, spread, scale)
-        if site.name in given:
-            centre = inverse(given[site.name])
-        centres.append(jnp.ravel(centre))
-        scales.append(jnp.ravel(scale))
-    middle, width = jnp.concatenate(centres), jnp.concatenate(scales)
-    jitter = 0.0 if given else jnp.minimum(width, 2.0) if scattered else 0.1 * jnp.minimum(width, 1.0)
-    return middle + jitter * jax.random.normal(k_jitter, middle.shape), jnp.minimum(width, 1.0)
+    for site in model.density.sites:
+        centre, scale = middle(model.prior[site.name]) or (0.0, 1.0)
+        wide = lambda x, site=site: np.ravel(np.broadcast_to(np.asarray(x, float), site.free_shape))
+        centres.append(wide(centre))
+        scales.append(wide(scale))
+    centre, width = np.concatenate(centres), np.concatenate(scales)
+    sound = np.isfinite(centre) & np.isfinite(width) & (width > 0)
+    centre, width = np.where(sound, centre, 0.0), np.where(sound, width, 1.0)
+    jitter = np.stack([0.1 * np.minimum(width, 1.0)] + [np.minimum(width, 2.0)] * (lanes - 1))
+    begin = centre + jitter * stream(seed, Purpose.START).standard_normal((lanes, centre.size))
+    for lane in range(lanes if model.start is not None else 0):
+        given = own_start(model, seed, lane)
+        if given:
+            begin[lane] = _unconstrained(model, given, centre)
+    return begin, np.broadcast_to(np.minimum(width, 1.0), begin.shape)
 
 
-def prior_draw(model: Model, key: jax.Array) -> Params:
+def own_start(model: Model, seed: int, lane: int) -> Params:
+    """Give the point where the model itself wants to begin; empty if it does not say."""
+    if model.start is None:
+        return {}
+    with precision():
+        key = jax.random.wrap_key_data(words(seed, Purpose.MODEL_START, lane))
+        return {k: np.asarray(v) for k, v in model.start(key).items()}
+
+
+def prior_draw(model: Model, seed: int, lane: int) -> Params:
     """Draw every continuous site that has a proper prior."""
     out = {}
-    for i, (name, law) in enumerate(model.prior.items()):
-        with suppress(NotImplementedError):
-            if not law.is_discrete:
-                out[name] = law.sample(jax.random.fold_in(key, i))
+    with precision():
+        for i, (name, law) in enumerate(model.prior.items()):
+            with suppress(NotImplementedError):
+                if not law.is_discrete:
+                    out[name] = np.asarray(law.sample(jax.random.wrap_key_data(words(seed, Purpose.PRIOR, lane, i))))
     return out
 
 
-def own_start(model: Model, seed: int, restart: int) -> Params:
-    """Give the point where the model itself wants to begin; empty if it does not say."""
-    return {} if model.start is None else model.start(_key(seed, restart))
-
-
-def cold_start(model: Model, family, clock: Clock, seed: int, restart: int = 0) -> Any:
+def cold_start(model: Model, family: Any, seed: int, lanes: int = 1) -> Begin:
     """Give the family's first parameters."""
-    given = own_start(model, seed, restart)
-    return call(clock, _cold, (model.density, family, restart > 0), model.inputs, given, seed, restart)[0]
+    centre, scale = places(model, seed, lanes)
+    params = family.init(centre, _COLD_SCALE * scale, stream(seed, Purpose.LOADINGS))
+    return Begin(params, np.full(lanes, COLD_TRUST))
 
 
-def warm_start(
-    model: Model, density: Density, family, clock: Clock, seed: int, restart: int = 0, budget: int = 100
-) -> Begin:
+def warm_start(model: Model, kernels: Any, family: Any, seed: int, lanes: int = 1, budget: int = 100) -> Begin:
     """Climb log p from the cold start; take the place found, narrowly, only if the ELBO gains on common draws.
 
-    Where there are minibatches, they judge, but what is climbed is log p of all the data: the top of a single minibatch
-    can be many posterior standard deviations away, and the way back costs more.
+    What is climbed, and judged, is log p of all the data, also where windows look at minibatches: the top of a single
+    minibatch can be many posterior standard deviations away, and the way back costs more.
     """
-    inputs, given = as_arrays(model.inputs), own_start(model, seed, restart)
-    cold, centre, scale = call(clock, _cold, (density, family, restart > 0), inputs, given, seed, restart)
-    refused = [0, 0]
-
-    def look(x):
-        value, gradient = call(clock, _log_density_and_gradient, (model.density,), inputs, x)
-        broken = not np.isfinite(value)
-        refused[0] += broken
-        refused[1] += not broken and not np.isfinite(gradient).all()
-        return value, gradient
-
-    top, spent, given_up = climb(look, np.asarray(centre), budget, near=20.0 * density.dim)
-    if given_up:
-        return Begin(cold, COLD_TRUST, 0, spent, Nonfinite(*refused))
-    warm, gain = call(clock, _warm, (density, family), inputs, top, scale, cold, seed, restart)
-    better = bool(gain.mean > 0) and bool(np.isfinite(top).all())
-    nonfinite = Nonfinite(log_p=refused[0] + int(gain.nonfinite), gradient=refused[1])
-    return Begin(warm if better else cold, WARM_TRUST if better else COLD_TRUST, 2 * int(gain.pairs), spent, nonfinite)
-
-
-class Climb(NamedTuple):
-    """The highest point of a climb, what it cost, and whether it was given up."""
-
-    top: np.ndarray
-    gradients: int
-    given_up: bool
+    centre, scale = places(model, seed, lanes)
+    rng = stream(seed, Purpose.LOADINGS)
+    cold = family.init(centre, _COLD_SCALE * scale, rng)
+    found = climb(kernels.point, centre, budget, near=20.0 * centre.shape[1])
+    warm = family.init(found.top, _WARM_SCALE * scale, rng)
+    worth = ~found.given_up & np.isfinite(found.height)
+    tally = judge.empty(np.zeros(lanes))
+    noise = stream(seed, Purpose.START_JUDGE)
+    some = np.flatnonzero(worth)
+    size = family.noise_size(model.density)
+    while some.size and tally.drawn[some[0]] < _PAIRS:
+        eps = noise.standard_normal((some.size, judge.BLOCK, size))
+        pairs = kernels.pairs(take(warm, some), take(cold, some), eps)
+        tally = put(tally, some, judge.add(take(tally, some), *pairs))
+        some = some[~judge.sure(take(tally, some))]
+    gain = judge.gained(tally)
+    better = worth & (gain.mean > 0)
+    params = jax.tree.map(lambda a, b: np.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b), warm, cold)
+    lost = (int(found.refused[0]) + int(gain.nonfinite.sum()), int(found.refused[1]))
+    trust = np.where(better, WARM_TRUST, COLD_TRUST)
+    return Begin(params, trust, 2 * int(tally.drawn.sum()), int(found.gradients.sum()), lost)
 
 
-def climb(value_and_gradient, x: np.ndarray, budget: int, enough: float = 0.1, near: float = 0.0) -> Climb:
-    """L-BFGS from x, until two steps in a row gain less than `enough` nats or `budget` gradients are spent.
-
-    A climb that goes on and on but has gained less than `near` nats is given up: log p can rise for ever where the
-    posterior has no mass (a hierarchy whose scale goes to zero), and x was not far away.
-    """
-    best: list[Any] = [-np.inf, x]
-    spent, lasts, first, given_up = [0], [-np.inf, 0], [-np.inf], [False]
-
-    def loss(x):
-        if spent[0] >= budget:
-            raise StopIteration
-        spent[0] += 1
-        value, gradient = value_and_gradient(x)
-        value, gradient = float(value), np.asarray(gradient, float)
-        if not (np.isfinite(value) and np.isfinite(gradient).all()):
-            return 1e300, np.zeros_like(x)
-        if spent[0] == 1:
-            first[0] = value
-        if value > best[0]:
-            best[:] = value, x.copy()
-        return -value, -gradient
-
-    def calm(_):
-        lasts[1] = lasts[1] + 1 if best[0] - lasts[0] < enough else 0
-        lasts[0] = best[0]
-        if lasts[1] >= 2:
-            raise StopIteration
-        given_up[0] = spent[0] >= _LONG_CLIMB and best[0] - first[0] < near
-        if given_up[0]:
-            raise StopIteration
-
-    with suppress(StopIteration):
-        minimize(loss, x, jac=True, method="L-BFGS-B", callback=calm, options={"maxcor": 20, "ftol": 0, "gtol": 0})
-    return Climb(best[1], spent[0], given_up[0])
+def take(tree: Any, lanes: Any) -> Any:
+    """Give some lanes of stacked arrays."""
+    return jax.tree.map(lambda x: x[lanes], tree)
 
 
-def _key(seed, restart):
-    return jax.random.fold_in(jax.random.key(seed), 1_000_003 + restart)
+def put(tree: Any, lanes: Any, part: Any) -> Any:
+    """Give stacked arrays with some lanes replaced."""
+
+    def one(whole, new):
+        whole = np.array(whole)
+        whole[lanes] = new
+        return whole
+
+    return jax.tree.map(one, tree, part)
 
 
-def _cold(density, family, scattered, inputs, given, seed, restart):
-    k_where, k_family = jax.random.split(_key(seed, restart))
-    centre, scale = centre_and_scale(density, scattered, inputs, given, k_where)
-    return family.init(centre, _COLD_SCALE * scale, k_family), centre, scale
+# ---- the middle of a prior, on the unconstrained scale -----------------------------------------------------
+
+_EULER = 0.5772156649
+_SPREAD_OF_A_LOGARITHM = float(np.pi / np.sqrt(6.0))  # of an exponential law
 
 
-def _warm(density, family, inputs, top, scale, cold, seed, restart):
-    k_judge, k_family = jax.random.split(jax.random.fold_in(_key(seed, restart), 1))
-    warm = family.init(top, _WARM_SCALE * scale, k_family)
-    return warm, paired_gain(k_judge, Problem(density, family, inputs), warm, cold, 64)
+def middle(law: dist.Distribution) -> tuple[Any, Any] | None:
+    """Give centre and scale of a law on the unconstrained scale; None for improper laws, and for those not known here."""
+    while isinstance(law, dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution):
+        law = law.base_dist
+    known = _MIDDLES.get(type(law))
+    if known is None:
+        return None
+    with np.errstate(all="ignore"):
+        return known(law)
 
 
-def _log_density_and_gradient(density, inputs, flat):
-    return jax.value_and_grad(lambda x: density.free_terms(inputs, x).total())(flat)
+def _log_gamma_law(shape: Any) -> tuple[Any, Any]:
+    """Mean and standard deviation of the logarithm of a Gamma(shape, 1)."""
+    shape = np.asarray(shape, float)
+    return digamma(shape), np.sqrt(polygamma(1, shape))
+
+
+def _logit_beta(law: Any) -> tuple[Any, Any]:
+    (a, spread_a), (b, spread_b) = _log_gamma_law(law.concentration1), _log_gamma_law(law.concentration0)
+    return a - b, np.hypot(spread_a, spread_b)
+
+
+_location = lambda law: (np.asarray(law.loc), np.asarray(law.scale))
+_MIDDLES: dict[type, Any] = {
+    **dict.fromkeys((dist.Normal, dist.Cauchy, dist.StudentT, dist.Laplace, dist.Logistic, dist.Gumbel), _location),
+    dist.LogNormal: _location,
+    dist.MultivariateNormal: lambda law: (np.asarray(law.loc), np.sqrt(np.sum(np.asarray(law.scale_tril) ** 2, -1))),
+    dist.HalfNormal: lambda law: (np.log(law.scale) - 0.635, 1.11),
+    dist.HalfCauchy: lambda law: (np.log(law.scale), 0.5 * np.pi),
+    dist.Exponential: lambda law: (-_EULER - np.log(law.rate), _SPREAD_OF_A_LOGARITHM),
+    dist.Gamma: lambda law: (_log_gamma_law(law.concentration)[0] - np.log(law.rate), _log_gamma_law(law.concentration)[1]),
+    dist.InverseGamma: lambda law: (
+        np.log(law.rate) - _log_gamma_law(law.concentration)[0], _log_gamma_law(law.concentration)[1]
+    ),
+    dist.Beta: _logit_beta,
+    dist.Uniform: lambda law: (0.0, 1.6),
+}  # fmt: skip
+
+
+def _unconstrained(model: Model, given: Params, centre: np.ndarray) -> np.ndarray:
+    """Give a point on the sites' own supports as a flat vector; sites that are not given are in their middle."""
+    parts, free = [], model.density.split(centre)
+    with precision():
+        for site in model.density.sites:
+            if site.name in given:
+                parts.append(np.ravel(np.asarray(biject_to(model.prior[site.name].support).inv(given[site.name]))))
+            else:
+                parts.append(np.ravel(free[site.name]))
+    return np.concatenate(parts)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
+from yoasovi.arrays import space
 from yoasovi.errors import positive_integer, positive_number
 
 
@@ -48,7 +48,7 @@ class Stopping(Protocol):
         """Give the memory to begin with."""
         ...
 
-    def update(self, memory: Any, missed: jax.Array, progressed: jax.Array, change: jax.Array) -> tuple[Any, jax.Array]:
+    def update(self, memory: Any, missed: Any, progressed: Any, change: Any) -> tuple[Any, Any]:
         """Take note of a turn: was it a miss, was it progress, how far parameters moved; give (memory, stop?)."""
         ...
 
@@ -63,10 +63,10 @@ class Patience:
         positive_integer("patience", "Patience", self.patience)
 
     def init(self):
-        return jnp.asarray(0)
+        return np.asarray(0)
 
     def update(self, memory, missed, progressed, change):
-        misses = jnp.where(progressed, 0, memory + missed)
+        misses = space(progressed).where(progressed, 0, memory + missed)
         return misses, misses >= self.patience
 
 
@@ -94,4 +94,4 @@ class MaxSteps:
         return ()
 
     def update(self, memory, missed, progressed, change):
-        return memory, jnp.asarray(False)
+        return memory, progressed & False

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
+from yoasovi.arrays import space
 from yoasovi.errors import check, positive_integer, positive_number
 
 
@@ -18,11 +18,11 @@ class Tempering(Protocol):
         """Give the memory to begin with."""
         ...
 
-    def strictness(self, memory: Any, t: jax.Array) -> jax.Array:
+    def strictness(self, memory: Any, t: Any) -> Any:
         """Give M(t)."""
         ...
 
-    def update(self, memory: Any, turned: jax.Array) -> Any:
+    def update(self, memory: Any, turned: Any) -> Any:
         """Take note of whether the last iteration accepted a lower ELBO (a U-turn)."""
         ...
 
@@ -45,7 +45,7 @@ class Constant(_Memoryless):
         positive_number("value", "Constant", self.value)
 
     def strictness(self, memory, t):
-        return jnp.asarray(self.value, float)
+        return self.value + 0.0 * t
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Logarithmic(_Memoryless):
         positive_number("k", "Logarithmic", self.k)
 
     def strictness(self, memory, t):
-        return self.k * jnp.log(jnp.asarray(t, float))
+        return self.k * space(t).log(1.0 * t)
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ class Linear(_Memoryless):
         positive_integer("steps", "Linear", self.steps)
 
     def strictness(self, memory, t):
-        share = jnp.clip((t - 1) / max(self.steps - 1, 1), 0.0, 1.0)
+        share = space(t).clip((t - 1) / max(self.steps - 1, 1), 0.0, 1.0)
         return self.start + share * (self.end - self.start)
 
 
 class WarmupMemory(NamedTuple):
     """Where a warm-up stands."""
 
-    strictness: jax.Array
-    seen: jax.Array
-    turns: jax.Array
-    done: jax.Array
+    strictness: Any
+    seen: Any
+    turns: Any
+    done: Any
 
 
 @dataclass(frozen=True)
@@ -104,15 +104,15 @@ class Warmup:
         check(0 <= self.share < 1, "share", "Warmup", "in [0, 1)", self.share)
 
     def init(self):
-        return WarmupMemory(jnp.asarray(self.start, float), jnp.asarray(0), jnp.asarray(0), jnp.asarray(False))
+        return WarmupMemory(np.asarray(float(self.start)), np.asarray(0), np.asarray(0), np.asarray(False))
 
     def strictness(self, memory, t):
         return memory.strictness
 
     def update(self, memory, turned):
-        seen, turns = memory.seen + 1, memory.turns + turned
+        xp, seen, turns = space(turned), memory.seen + 1, memory.turns + turned
         full = (seen == self.block) & ~memory.done
         calm = turns <= self.share * self.block
-        strictness = jnp.where(full & ~calm, self.factor * memory.strictness, memory.strictness)
-        fresh = lambda x: jnp.where(full, 0, x)
+        strictness = xp.where(full & ~calm, self.factor * memory.strictness, memory.strictness)
+        fresh = lambda x: xp.where(full, 0, x)
         return WarmupMemory(strictness, fresh(seen), fresh(turns), memory.done | (full & calm))

@@ -11,9 +11,7 @@ import numpy as np
 
 from yoasovi.answer.predictive import replicate
 from yoasovi.extras import need
-from yoasovi.gradients import Problem
-from yoasovi.kernels.programs import Clock, call, precision
-from yoasovi.model.model import HostDensity, Model, WholeDensity
+from yoasovi.model import HostDensity, Model, WholeDensity
 
 if TYPE_CHECKING:
     from yoasovi.answer.result import Fit
@@ -39,10 +37,9 @@ def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None =
     base = need("arviz_base", "arviz")
     labels = fit.model.labels or guessed(fit.model)
     draws, theta, corrected = fit.draws(n, seed, corrected)
-    with precision():
-        static, model = (fit.model.density, fit.family), fit.model
-        log_p, log_q = map(np.asarray, call(Clock(), _log_densities, static, model.inputs, fit.params, theta))
-        terms = _log_likelihood(model, labels, draws)
+    model = fit.model
+    log_p, log_q = fit.kernels.densities(fit.lane, theta)
+    terms = _log_likelihood(fit, labels, draws)
     new = _predictive(model, labels, draws, seed)
     fit.num_values += len(log_p)
     # Corrected draws stand for the posterior itself: nothing is left to weigh, and log_q - log_p must not weigh again.
@@ -71,13 +68,13 @@ def guessed(model: Model) -> Labels:
     )
 
 
-def _log_likelihood(model: Model, labels: Labels, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _log_likelihood(fit: Fit, labels: Labels, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Give log p of each observation at each draw, one array per observed variable."""
     if not labels.blocks:
         return {}
-    local = {s.name for s in model.density.local_sites}
-    fn = model.log_marginal or model.log_likelihood
-    terms = np.asarray(call(Clock(), _terms, (fn,), model.data, {k: v for k, v in draws.items() if k not in local}))
+    names = {s.name for s in fit.model.density.sites}
+    fn = fit.model.log_marginal or fit.model.log_likelihood
+    terms = fit.kernels.each(fn, {k: v for k, v in draws.items() if k in names})
     ends = np.cumsum([int(np.prod(shape)) for shape in labels.blocks.values()])
     parts = np.split(terms, ends[:-1], axis=1)
     return {k: x.reshape(len(x), *shape) for x, (k, shape) in zip(parts, labels.blocks.items(), strict=True)}
@@ -101,12 +98,3 @@ def _attributes(fit: Fit, corrected: bool) -> dict[str, Any]:
         "stop_reason": fit.stop_reason.name.lower(), "num_steps": fit.num_steps, "num_gradients": fit.num_gradients,
         "num_values": fit.num_values, "seed": fit.seed, "sampling_time": fit.seconds.run, "corrected": int(corrected),
     }  # fmt: skip
-
-
-def _log_densities(density, family, inputs, params, theta):
-    problem = Problem(density, family, inputs)
-    return jax.lax.map(lambda x: (problem.terms(x).total(), problem.log_q(params, x)), theta, batch_size=100)
-
-
-def _terms(fn, data, params):
-    return jax.lax.map(lambda p: fn(p, data), params, batch_size=50)

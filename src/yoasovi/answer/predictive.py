@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from yoasovi.errors import check, positive_integer
-from yoasovi.kernels.programs import Clock, as_arrays, call, precision
-from yoasovi.model.model import HostDensity, WholeDensity
+from yoasovi.kernels.programs import Bound, Clock, Held
+from yoasovi.model import HostDensity, WholeDensity
+from yoasovi.randomness import Purpose, open_uniform, stream
 
 _BLOCK = 250  # draws per compiled call
 
@@ -54,13 +55,14 @@ def replicate(model: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
 
 
 def _in_blocks(rule: Any, data: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
-    inputs, n = as_arrays(data), len(next(iter(draws.values())))
-    with precision():
-        blocks = []
-        for i in range(0, n, _BLOCK):
-            some = jax.tree.map(lambda x, i=i: _padded(x[i : i + _BLOCK]), draws)
-            blocks.append(call(Clock(), _predict, (rule,), inputs, some, seed, i))
-        return jax.tree.map(lambda *x: np.concatenate([np.asarray(b) for b in x])[:n], *blocks)
+    n = len(next(iter(draws.values())))
+    keys = stream(seed, Purpose.PREDICTION).integers(0, 2**32, size=(n, 2), dtype=np.uint32)
+    program = Bound(_predicted, (rule,), Held(data), Clock())
+    blocks = []
+    for i in range(0, n, _BLOCK):
+        some = jax.tree.map(lambda x, i=i: _padded(x[i : i + _BLOCK]), (dict(draws), keys))
+        blocks.append(program(*some))
+    return jax.tree.map(lambda *x: np.concatenate([np.asarray(b) for b in x])[:n], *blocks)
 
 
 def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -70,10 +72,12 @@ def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     fn = model.log_marginal or model.log_likelihood
     if isinstance(fn, WholeDensity | HostDensity) or (local and model.log_marginal is None):
         raise ValueError(f"`loo` needs a likelihood by observation; {model.name} has none (give `log_marginal` of `Model`).")
-    static, inputs = (model.density, fit.family, fn), as_arrays(model.inputs)
-    with precision():
-        blocks = [call(Clock(), _pointwise, static, inputs, fit.params, seed, i) for i in range(-(-n // _BLOCK))]
-    each, ratio = (np.concatenate([np.asarray(b[k]) for b in blocks])[:n] for k in (0, 1))
+    noise = fit.family.noise(open_uniform(stream(seed, Purpose.LOO), (n, fit.family.noise_size(model.density))))
+    ratio = fit.kernels.values(fit.lane, noise[None])[0]
+    theta = fit.kernels.draws(fit.params, noise) if local else fit.family.place(fit.lane, noise[None])[0]
+    names = {s.name for s in model.density.sites}
+    at = {k: v for k, v in fit.kernels.constrain(theta).items() if k in names}
+    each = fit.kernels.each(fn, at)
     sound = np.isfinite(ratio) & np.isfinite(each).all(1)
     return each[sound], ratio[sound]
 
@@ -82,19 +86,6 @@ def _padded(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.repeat(x[-1:], _BLOCK - len(x), 0)])
 
 
-def _predict(rule, data, draws, seed, i):
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 7 + i), _BLOCK)
-    return jax.lax.map(lambda x: rule(x[0], x[1], data), (keys, draws), batch_size=50)
-
-
-def _pointwise(density, family, fn, inputs, params, seed, i):
-    from yoasovi.answer.result import _noise
-
-    uniform = _noise(density, family, seed, 8, i)[:_BLOCK]
-
-    def one(u):
-        theta, log_q = family.draw_with_log_q(density, params, u)
-        at = family.constrain(density, inputs, theta)
-        return fn(at, inputs.data), family.terms(density, inputs, theta).total() - log_q
-
-    return jax.lax.map(one, uniform, batch_size=50)
+def _predicted(rule, data, draws, keys):
+    draw = lambda x: rule(jax.random.wrap_key_data(x[1]), x[0], data)
+    return jax.lax.map(draw, (draws, keys), batch_size=50)

@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from yoasovi.acceptance import open_uniform
-from yoasovi.answer.correction import KERNELS_UP_TO, pool
+from yoasovi.answer.correction import KERNELS_UP_TO, Pool, pool
 from yoasovi.errors import check, positive_integer
-from yoasovi.families.base import Gaussian
-from yoasovi.gradients import Problem
-from yoasovi.kernels.programs import Clock, as_arrays, call, precision
-from yoasovi.model.model import Model
+from yoasovi.families import Gaussian
+from yoasovi.kernels import kernels_of
+from yoasovi.kernels.programs import Clock
+from yoasovi.model import Model
+from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
 from yoasovi.verdict import diagnostics
 from yoasovi.verdict.diagnostics import Estimate, Loo
 
 if TYPE_CHECKING:
-    from yoasovi.verdict.findings import Thresholds, Verdict
+    from yoasovi.verdict import Thresholds, Verdict
 
-_BLOCK = 1000  # draws per compiled call
-USUAL = (None, None, 16, ())  # arguments of `diagnose` when none are given
+USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
+_MOST_DRAWS = 1000  # behind k-hat
+# Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
+_WORTH, _WORTH_LITTLE = 2000, 500
 
 
 class Seconds(NamedTuple):
-    """Wall-clock seconds, compiling apart."""
+    """Wall-clock seconds: those of `fit`, compiling apart; and all that was waited for, by stage, compiling included."""
 
     compile: float
     run: float
+    stages: dict[str, float] = {}  # noqa: RUF012 - given anew by every fit
+
+    @property
+    def total(self) -> float:
+        """What the call of `fit` took."""
+        return self.compile + self.run
 
 
 @dataclass
@@ -71,6 +81,7 @@ class Fit:
     stop_detail: str = ""  # more on how the fit ended: what broke, or how to resume
     kept: dict[str, np.ndarray] | None = None  # draws that stand in for the model, in a fit loaded without it
     _verdicts: dict[Any, Verdict] = field(default_factory=dict, repr=False, compare=False)
+    _pools: dict[int, Pool] = field(default_factory=dict, repr=False, compare=False)
 
     def sample(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> dict[str, np.ndarray]:
         """Draw from the approximation, on the constrained scale.
@@ -85,50 +96,70 @@ class Fit:
         check(as_kept, "corrected", "sample", "left out without the model", corrected)
         return _again(self.kept, n, seed)
 
+    def looking_through(self, kernels: Any) -> Fit:
+        """Use the kernels of the fit for all that is asked later, so that nothing is compiled or copied again."""
+        if kernels is not None:
+            kernels.clock.watch = kernels.clock.guard = None
+            self.__dict__["kernels"] = kernels
+        return self
+
+    @cached_property
+    def kernels(self) -> Any:
+        """The looks at log p through this q; lanes have length one."""
+        return kernels_of(self.model, self.family, Clock())
+
+    @property
+    def lane(self) -> Any:
+        """q's parameters with an axis of one lane."""
+        return jax.tree.map(lambda x: np.asarray(x)[None], self.params)
+
+    @contextmanager
+    def waiting(self, stage: str) -> Iterator[None]:
+        """Count what the user waits for."""
+        begin = perf_counter()
+        yield
+        self.seconds.stages[stage] = self.seconds.stages.get(stage, 0.0) + perf_counter() - begin
+
     def draws(self, n: int, seed: int, corrected: bool | None) -> tuple[dict[str, np.ndarray], Any, bool]:
         """Draw as `sample` does; also the draws on the scale q lives on, and whether they were corrected."""
         positive_integer("n", "sample", n)
         if corrected is None:
             corrected = self.worth_correcting
-        check(not corrected or isinstance(self.family, Gaussian), "corrected", "sample", "False for discrete q", corrected)
-        theta = self._corrected(n, seed) if corrected else self._draw(n, seed)
-        return self._constrain(theta), theta, corrected
+        gaussian = isinstance(self.family, Gaussian)
+        check(not corrected or gaussian, "corrected", "sample", "False for discrete q", corrected)
+        with self.waiting("sample"):
+            if corrected:
+                chosen = self._pool(n).resample(n, stream(seed, Purpose.RESAMPLE))
+                theta: Any = self.family.place(self.lane, chosen[None])[0]
+            else:
+                noise = self.family.noise(open_uniform(stream(seed, Purpose.SAMPLE), (n, self._noise_size)))
+                theta = self.family.place(self.lane, noise[None])[0] if gaussian else self.kernels.draws(self.params, noise)
+            return self.kernels.constrain(theta, self.model.deterministics), theta, corrected
+
+    @property
+    def _noise_size(self) -> int:
+        return self.family.noise_size(self.model.density)
 
     @cached_property
     def worth_correcting(self) -> bool:
         """Whether q is visibly not the posterior (KL is about Var(log p - log q)/2), in few enough dimensions to mend."""
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
-        few = isinstance(self.family, Gaussian) and self.family.noise_size(self.model.density) <= KERNELS_UP_TO
+        few = isinstance(self.family, Gaussian) and self._noise_size <= KERNELS_UP_TO
         can = few and self.model.differentiable and spread.size > 1
-        return can and diagnostics.estimate(spread).se * np.sqrt(spread.size) > 0.1
+        return bool(can and diagnostics.estimate(spread).se * np.sqrt(spread.size) > 0.1)
 
-    def _draw(self, n: int, seed: int) -> Any:
-        static = (self.model.density, self.family)
-        with precision():
-            blocks = [
-                call(Clock(), _draw_block, static, self.params, seed, i)
-                for i in range(-(-n // _BLOCK))
-            ]
-            return jax.tree.map(lambda *x: np.concatenate([np.asarray(b) for b in x])[:n], *blocks)
-
-    def _constrain(self, theta) -> dict[str, np.ndarray]:
-        with precision():
-            static = (self.model.density, self.family, self.model.deterministics)
-            out = call(Clock(), _constrain_all, static, self.model.inputs, theta)
-            return {k: np.asarray(v) for k, v in out.items()}
-
-    def _corrected(self, n: int, seed: int) -> np.ndarray:
-        static, params, inputs = (self.model.density, self.family), self.params, self.model.inputs
-        with precision():
+    def _pool(self, n: int) -> Pool:
+        """Weighted draws that stand for the posterior: gathered once, whatever is asked of them."""
+        size = max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
+        if size not in self._pools:
 
             def log_ratio(eps):
                 self.num_values += len(eps)
-                return _in_blocks(lambda block: call(Clock(), _ratio_at, static, inputs, params, block), eps)
+                return self.kernels.values(self.lane, eps[None])[0]
 
-            rng = np.random.default_rng(seed)
-            gathered = pool(log_ratio, self.family.noise_size(self.model.density), n // 2, rng)
-            chosen = gathered.resample(n, rng)
-            return _in_blocks(lambda block: call(Clock(), _place, static, params, block), chosen)
+            rng = stream(self.seed, Purpose.CORRECTION)
+            self._pools[size] = pool(log_ratio, self._noise_size, size, rng)
+        return self._pools[size]
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior means on the constrained scale."""
@@ -140,22 +171,32 @@ class Fit:
 
     def khat(self) -> float:
         """Pareto k-hat of the importance ratios p/q; above 0.7 they, and probably q, are not to be trusted."""
-        return diagnostics.pareto_khat(self.log_ratio)
+        return diagnostics.pareto_khat(self.ratios())
+
+    def ratios(self, n: int = _MOST_DRAWS) -> np.ndarray:
+        """Give log p - log q at `n` fresh draws or more: those behind `elbo` first."""
+        missing = n - len(self.log_ratio)
+        if missing > 0 and self.kept is None:
+            noise = self.family.noise(open_uniform(stream(self.seed, Purpose.ELBO, 1), (missing, self._noise_size)))
+            self.log_ratio = np.concatenate([self.log_ratio, self.kernels.values(self.lane, noise[None])[0]])
+        return self.log_ratio
 
     def diagnose(
-        self, thresholds: Thresholds | None = None, *, draws: int | None = None, starts: int = 16, **limits
+        self, thresholds: Thresholds | None = None, *, draws: int | None = None, starts: int | None = None, **limits
     ) -> Verdict:
         """Grade the fit: good, usable, poor or failed, with the evidence and the next thing to try.
 
         This evaluates log p beyond the fit's own draws: scores at q, heavy-tailed proposals around it, and climbs from
-        `starts` scattered places to find other modes. What that cost is in the verdict. A poor or failed fit also warns.
+        scattered places to find other modes. What that cost is in the verdict. A poor or failed fit also warns.
 
         Parameters
         ----------
         thresholds, **limits
             Where each number begins to cost a grade: see `yoasovi.verdict.Thresholds`, whose fields may be given by name.
         draws
-            From the heavy-tailed proposals; by default 4,000, fewer where log p is a function called from outside.
+            From the heavy-tailed proposals; by default 4,000, fewer where looks are expensive.
+        starts
+            Of climbs that look for other modes; by default 16, fewer where looks are expensive.
         """
         from yoasovi.verdict.findings import Thresholds, diagnose
 
@@ -164,7 +205,8 @@ class Fit:
             if self.kept is not None:
                 raise ValueError("a verdict needs the model: yo.load(folder, model=model).diagnose().")
             chosen = replace(thresholds or Thresholds(), **limits)
-            self._verdicts[key] = found = diagnose(self, chosen, draws, starts, self.seed)
+            with self.waiting("verdict"):
+                self._verdicts[key] = found = diagnose(self, chosen, draws, starts, self.seed)
             if found.grade in ("poor", "failed"):
                 warnings.warn(f"{self.model.name}: {found.grade} fit. {found.advice}", stacklevel=2)
         return self._verdicts[key]
@@ -196,21 +238,26 @@ class Fit:
         """Write one self-contained HTML file about the fit, verdict first; give its path."""
         from yoasovi.report.html import write
 
-        return write([self], path, title)
+        with self.waiting("report"):
+            return write([self], path, title)
 
-    def dic(self, n: int = 1000, seed: int = 0) -> float:
-        """Deviance information criterion, local latents summed out where the model says how."""
+    def dic(self, n: int | None = None, seed: int = 0) -> float:
+        """Deviance information criterion, local latents summed out where the model says how.
+
+        `n` draws; by default 1,000, fewer where looks are expensive.
+        """
         fn = self.model.log_marginal or self.model.log_likelihood
+        n = n or (1000 if self.kernels.cheap else 100)
         draws = self.sample(n, seed, corrected=False)
         names = [s.name for s in self.model.density.local_sites]
-        centre = {k: v if k in names else v.mean(0) for k, v in draws.items()}
         if names and self.model.log_marginal is None:
             raise ValueError("`dic` needs `log_marginal` of `Model`: the likelihood with its local latents summed out.")
-        centre = {k: v for k, v in centre.items() if k not in names}
-        with precision():
-            each = call(Clock(), _likelihoods, (fn,), self.model.data, {k: v for k, v in draws.items() if k not in names})
-            middle = call(Clock(), _likelihood, (fn,), self.model.data, centre)
-        return diagnostics.dic(np.asarray(each), float(middle))
+        known = {k: v for k, v in draws.items() if k not in names}
+        with self.waiting("dic"):
+            middle = {k: v.mean(0, keepdims=True).astype(v.dtype) for k, v in known.items()}
+            both = {k: np.concatenate([v, middle[k]]) for k, v in known.items()}
+            each = self.kernels.each_total(fn, both)
+        return diagnostics.dic(each[:-1], float(each[-1]))
 
     def to_datatree(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
         """Give `n` draws as an `xarray.DataTree` for ArviZ, one chain of them.
@@ -265,65 +312,6 @@ def _again(kept: dict[str, np.ndarray], n: int, seed: int) -> dict[str, np.ndarr
     have = len(next(iter(kept.values())))
     if n == have and seed == 0:
         return dict(kept)
-    rng = np.random.default_rng(seed)
+    rng = stream(seed, Purpose.KEPT)
     chosen = rng.permutation(have)[:n] if n <= have else rng.integers(have, size=n)
     return {k: v[chosen] for k, v in kept.items()}
-
-
-def fresh_ratios(model: Model, family, params, seed: int, n: int, clock: Clock) -> np.ndarray:
-    """Give log p - log q at `n` fresh draws from q, the same noise for the same seed."""
-    static, inputs = (model.density, family), as_arrays(model.inputs)
-    blocks = [np.asarray(call(clock, _ratio_block, static, inputs, params, seed, i)) for i in range(-(-n // _BLOCK))]
-    return np.concatenate(blocks)[:n]
-
-
-def _noise(density, family, seed, stream, i):
-    """Uniform noise for one block of draws; streams keep the draws of `sample` and those behind `elbo` apart."""
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), i)
-    return open_uniform(key, (_BLOCK, family.noise_size(density)))
-
-
-def _draw_block(density, family, params, seed, i):
-    return jax.vmap(lambda u: family.draw(density, params, u))(_noise(density, family, seed, 1, i))
-
-
-def _ratio_at(density, family, inputs, params, eps):
-    def one(e):
-        return density.free_terms(inputs, family.place(params, e)).total() + family.minus_log_q(params, e)
-
-    return jax.lax.map(one, eps, batch_size=100)
-
-
-def _place(density, family, params, eps):
-    return jax.vmap(lambda e: family.place(params, e))(eps)
-
-
-def _ratio_block(density, family, inputs, params, seed, i):
-    problem = Problem(density, family, inputs)
-    return jax.lax.map(lambda u: problem.elbo(params, u), _noise(density, family, seed, 3, i), batch_size=100)
-
-
-def _constrain_all(density, family, deterministics, inputs, theta):
-    def one(x):
-        params = family.constrain(density, inputs, x)
-        return params if deterministics is None else {**params, **deterministics(params, inputs.data)}
-
-    return jax.lax.map(one, theta, batch_size=100)
-
-
-def _likelihood(fn, data, params):
-    return jnp.sum(fn(params, data))
-
-
-def _likelihoods(fn, data, params):
-    return jax.lax.map(lambda p: jnp.sum(fn(p, data)), params, batch_size=50)
-
-
-def _in_blocks(fn, theta: np.ndarray) -> np.ndarray:
-    """Evaluate in blocks of one size, so that one compiled program serves any number of draws."""
-    out = []
-    for i in range(0, len(theta), _BLOCK):
-        block = theta[i : i + _BLOCK]
-        full = np.concatenate([block, np.repeat(block[-1:], _BLOCK - len(block), 0)])
-        out.append(np.asarray(fn(full))[: len(block)])
-    return np.concatenate(out)

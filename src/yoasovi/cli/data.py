@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-    from yoasovi.model.model import Model
+    from yoasovi.model import Model
 
 REGRESSIONS = {"linear": "LinearRegression", "logistic": "LogisticRegression", "poisson": "PoissonRegression"}
 GROUPED = ("hierarchical", "eight-schools", "eight-schools-centered")

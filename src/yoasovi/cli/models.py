@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from yoasovi.cli.data import Given, mixture, model_on
 
 if TYPE_CHECKING:
-    from yoasovi.model.model import Model
+    from yoasovi.model import Model
 
 BUILT_INS = (
     "mixture-2-2", "mixture-2-3", "mixture-3-4", "eight-schools", "eight-schools-centered", "linear", "logistic", "poisson",
@@ -108,7 +108,7 @@ def _called(thing: Any) -> Any:
     """Call a function that returns a model; leave a NumPyro model function, known by its request for a draw, as it is."""
     from numpyro.primitives import Messenger
 
-    from yoasovi.model.model import Model
+    from yoasovi.model import Model
 
     class Asked(Exception):
         pass

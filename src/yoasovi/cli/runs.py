@@ -17,7 +17,7 @@ from yoasovi.cli.tables import number
 
 if TYPE_CHECKING:
     from yoasovi.answer.result import Fit
-    from yoasovi.model.model import Model
+    from yoasovi.model import Model
 
 
 @dataclass
@@ -104,7 +104,7 @@ def write_report(model: str, rows: list[Row], path: str) -> tuple[str, list[str]
 
 def dic(fit: Fit) -> float | None:
     """Give the deviance information criterion, or None if the model has no likelihood to tell it by."""
-    from yoasovi.model.model import HostDensity, WholeDensity
+    from yoasovi.model import HostDensity, WholeDensity
 
     if isinstance(fit.model.log_likelihood, WholeDensity | HostDensity):
         return None  # prior and likelihood cannot be told apart

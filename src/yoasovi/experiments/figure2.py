@@ -16,7 +16,7 @@ from yoasovi.experiments.files import Row, write_csv, write_json
 from yoasovi.experiments.rows import Table, Task, finite, groups, number, numbers, plus_minus, timed
 from yoasovi.extras import need
 from yoasovi.fitting import fit
-from yoasovi.model.model import Model
+from yoasovi.model import Model
 from yoasovi.models import GaussianMixture
 from yoasovi.models.mixture import cavi
 

@@ -21,7 +21,7 @@ from yoasovi.families.base import MeanField
 from yoasovi.gradients import Reparam
 from yoasovi.kernels.programs import Clock, call, precision
 from yoasovi.methods import Method, method as named
-from yoasovi.model.model import Model
+from yoasovi.model import Model
 from yoasovi.models import NeuralNetwork
 from yoasovi.optimizers import Optax
 from yoasovi.stopping import MaxSteps

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from yoasovi.experiments import simulate
 from yoasovi.experiments.files import Row, write_csv, write_json
 from yoasovi.experiments.rows import Table, Task, finite, groups, number, plus_minus, spread, timed
-from yoasovi.model.model import Model
+from yoasovi.model import Model
 from yoasovi.models import GaussianMixture
 
 PROBLEMS = {"mixture-2-2": (2, 2), "mixture-2-3": (2, 3), "mixture-3-4": (3, 4)}

@@ -1,6 +1,11 @@
 """Families of approximations q."""
 
-from yoasovi.families.base import FullRank, Gaussian, LowRank, MeanField
+from yoasovi.families.base import Gaussian
 from yoasovi.families.factorised import Factorised
+from yoasovi.families.full_rank import FullRank, FullRankParams
+from yoasovi.families.low_rank import LowRank, LowRankParams
+from yoasovi.families.mean_field import MeanField, MeanFieldParams
 
-__all__ = ["Factorised", "FullRank", "Gaussian", "LowRank", "MeanField"]
+__all__ = [
+    "Factorised", "FullRank", "FullRankParams", "Gaussian", "LowRank", "LowRankParams", "MeanField", "MeanFieldParams",
+]  # fmt: skip

@@ -18,22 +18,21 @@ import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import polygamma
 
-from yoasovi.families.base import MeanField
 from yoasovi.families.factorised import Factorised, Law, PaperCategorical, PaperNormal
-from yoasovi.model.model import Density, Inputs, Site, local_law
+from yoasovi.model import Density, Inputs, Site, local_law
 
 
 class Chart(NamedTuple):
     """What values need to know of a family; lives inside a trace only."""
 
-    blocks: dict[str | None, Any]  # by global site; None for a family that is one block
+    blocks: dict[str, Any]  # by global site
     labels: dict[str, Any]  # the factors of the local sites
     normal: np.ndarray  # (P,) is this feature the noise of a Normal?
     element: np.ndarray  # (P,) which independent part of q it belongs to
 
     def features(self, params: Any, theta: Any) -> jax.Array:
         """Give t(theta), shape (P,)."""
-        parts = [b.features(_at(params, k), _at(theta, k)) for k, b in self.blocks.items()]
+        parts = [b.features(params[k], theta[k]) for k, b in self.blocks.items()]
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
     def move(self, params: Any, shift: jax.Array, stretch: jax.Array, limit: jax.Array) -> Any:
@@ -41,8 +40,7 @@ class Chart(NamedTuple):
         start = 0
         for key, block in self.blocks.items():
             part = slice(start, start + block.size)
-            moved = block.move(_at(params, key), shift[part], stretch[part], limit)
-            params = moved if key is None else {**params, key: moved}
+            params = {**params, key: block.move(params[key], shift[part], stretch[part], limit)}
             start += block.size
         return params
 
@@ -57,13 +55,11 @@ class Chart(NamedTuple):
 
 def chart(density: Density, family: Any, inputs: Inputs) -> Chart | None:
     """Give the chart of a family, or None if it has none."""
-    if isinstance(family, MeanField):
-        return Chart({None: FlatNormals(density.dim)}, {}, np.ones(density.dim, bool), np.arange(density.dim))
     if not isinstance(family, Factorised):
         return None
     factors = dict(family.factors)
     labels = {s.name: factors[s.name] for s in density.local_sites}
-    blocks: dict[str | None, Any] = {s.name: _block(factors[s.name], s, inputs.prior[s.name]) for s in density.sites}
+    blocks = {s.name: _block(factors[s.name], s, inputs.prior[s.name]) for s in density.sites}
     if None in blocks.values() or not all(map(_is_labels, labels.values())):
         return None
     normal = [np.full(b.size, isinstance(b, Normals)) for b in blocks.values()]
@@ -77,25 +73,11 @@ def chart(density: Density, family: Any, inputs: Inputs) -> Chart | None:
 def num_labels(density: Density, family: Any, inputs: Inputs) -> dict[str, int]:
     """How many values each local site can take."""
     sizes = {}
-    ones = {s.name: jnp.ones(s.shape) for s in density.sites}
+    ones = {s.name: np.ones(s.shape) for s in density.sites}
     for site in density.local_sites:
         factor, law = dict(family.factors)[site.name], local_law(inputs.local[site.name], ones)
         sizes[site.name] = jax.eval_shape(lambda f=factor, s=site, p=law: _log_probs(f, f.init(s, p, None))).shape[-1]
     return sizes
-
-
-@dataclass(frozen=True)
-class FlatNormals:
-    """The Gaussian mean-field family."""
-
-    size: int
-
-    def features(self, params, theta):
-        return (theta - params.mean) * jnp.exp(-params.log_scale)
-
-    def move(self, params, shift, stretch, limit):
-        mean = params.mean + jnp.exp(params.log_scale) * shift
-        return params._replace(mean=mean, log_scale=params.log_scale + stretch)
 
 
 @dataclass(frozen=True)
@@ -191,10 +173,6 @@ def _block(factor: Any, site: Site, prior: dist.Distribution) -> Any:
     params = jax.eval_shape(lambda: factor.init(site, prior, None))
     batch = site.shape[:-1] if distribution is dist.Dirichlet else site.shape
     return Scores(factor, tuple((k, params[k].shape) for k in sorted(params)), batch)
-
-
-def _at(tree, key):
-    return tree if key is None else tree[key]
 
 
 def _is_labels(factor) -> bool:

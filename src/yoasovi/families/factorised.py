@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 
 from yoasovi.errors import positive_number
 from yoasovi.families.quantiles import inverse_cdf
-from yoasovi.model.model import Density, Model, Params, Site, local_law
+from yoasovi.model import Density, Model, Params, Site, local_law
 
 
 class Factor(Protocol):
@@ -52,10 +53,10 @@ class Law:
     def init(self, site, prior, start):
         shapes = {name: site.shape for name in self.distribution.arg_constraints}
         if self.distribution is dist.CategoricalLogits:
-            return {"logits": jnp.zeros((*site.shape, _num_categories(prior)))}
-        free = {k: jnp.zeros(biject_to(self._constraint(k)).inverse_shape(s)) for k, s in shapes.items()}
+            return {"logits": np.zeros((*site.shape, _num_categories(prior)))}
+        free = {k: np.zeros(biject_to(self._constraint(k)).inverse_shape(s)) for k, s in shapes.items()}
         if start is not None and self.distribution in (dist.Normal, dist.LogNormal):
-            free["loc"] = jnp.log(start) if self.distribution is dist.LogNormal else jnp.asarray(start, float)
+            free["loc"] = np.log(start) if self.distribution is dist.LogNormal else np.asarray(start, float)
         if "scale" in free:
             free["scale"] = free["scale"] - 1.0
         return free
@@ -92,8 +93,8 @@ class PaperNormal:
         positive_number("high", "PaperNormal", self.high)
 
     def init(self, site, prior, start):
-        mean = jnp.zeros(site.shape) if start is None else jnp.asarray(start, float)
-        return {"mean": mean, "variance": jnp.ones(site.shape)}
+        mean = np.zeros(site.shape) if start is None else np.asarray(start, float)
+        return {"mean": mean, "variance": np.ones(site.shape)}
 
     def law(self, params):
         return dist.Normal(params["mean"], jnp.sqrt(params["variance"]))
@@ -122,7 +123,7 @@ class PaperCategorical:
 
     def init(self, site, prior, start):
         k = _num_categories(prior)
-        return {"probs": jnp.full((*site.shape, k), 1.0 / k)}
+        return {"probs": np.full((*site.shape, k), 1.0 / k)}
 
     def law(self, params):
         return dist.CategoricalProbs(params["probs"])
@@ -174,7 +175,17 @@ class Factorised:
     def noise_size(self, density):
         return sum(_size(s) for s in self._sites(density).values())
 
-    def draw(self, density, params, uniform):
+    def noise(self, points):
+        return points
+
+    def uniform(self, noise):
+        return noise
+
+    def draw(self, density, params, noise):
+        """Turn rows of uniform noise into draws, by site."""
+        return jax.vmap(lambda u: self._draw(density, params, u))(noise)
+
+    def _draw(self, density, params, uniform):
         theta, start = {}, 0
         for name, site in self._sites(density).items():
             u = uniform[start : start + _size(site)].reshape(site.shape)
@@ -182,18 +193,11 @@ class Factorised:
             start += _size(site)
         return theta
 
-    def draw_with_log_q(self, density, params, uniform):
-        theta = self.draw(density, params, uniform)
-        return theta, sum(jnp.sum(x) for x in self.pieces(density, params, theta).values())
-
     def terms(self, density, inputs, theta):
         return density.terms(inputs, theta)
 
     def pieces(self, density, params, theta):
-        return {k: f.log_prob(params[k], theta[k]) for k, f in self.factors}
-
-    def constrain(self, density, inputs, theta):
-        return theta
+        return jax.vmap(lambda x: {k: f.log_prob(params[k], x[k]) for k, f in self.factors})(theta)
 
     def project(self, params):
         return {k: f.project(params[k]) for k, f in self.factors}
@@ -240,7 +244,7 @@ def factor_for(name: str, prior: dist.Distribution) -> Law:
 def _prior_of(model: Model, site: Site) -> dist.Distribution:
     if site.name in model.prior:
         return model.prior[site.name]
-    ones = {s.name: jnp.ones(s.shape) for s in model.density.sites}
+    ones = {s.name: np.ones(s.shape) for s in model.density.sites}
     return local_law(model.local[site.name], ones)
 
 

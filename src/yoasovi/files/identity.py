@@ -12,7 +12,7 @@ import numpy as np
 from numpyro.distributions import Distribution
 
 from yoasovi.kernels.programs import as_arrays
-from yoasovi.model.model import HostDensity, Model
+from yoasovi.model import HostDensity, Model
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

@@ -24,7 +24,7 @@ from yoasovi.families.factorised import Factorised, Law, PaperCategorical, Paper
 from yoasovi.files import identity
 from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
 from yoasovi.kernels.programs import precision
-from yoasovi.model.model import Density, Model, Site
+from yoasovi.model import Density, Model, Site
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
 from yoasovi.verdict.diagnostics import Estimate

@@ -1,29 +1,44 @@
-"""Compiled programs, kept in a bounded store, with the seconds spent compiling told apart from those spent running."""
+"""Compiled programs in one bounded store, the precision they run in, and the seconds they take to compile.
+
+A program is a function of arrays and of static parts. Programs of equal parts and shapes are reused from fit to fit; the
+oldest go first, so that many fits leave no leak. Nothing of the user's is touched: not the global precision, not what JAX
+has compiled for others.
+"""
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 
-# Programs of the same parts and shapes are reused from fit to fit; the oldest go first, so many fits leave no leak.
+try:
+    from jax._src import dtypes as _dtypes  # for `_own_constants`; there is no public way
+except ImportError:  # a version of JAX without it has no such cache either
+    _dtypes = None  # type: ignore[assignment]
+
 _STORE: OrderedDict[Any, Any] = OrderedDict()
 _MOST = 256
 _WIDE_ON = ("cpu",)  # where fits run in float64; tests of float32 empty it
 
 
 class Clock:
-    """Seconds of one fit, apart: compiling and everything else."""
+    """Seconds of one fit by stage, those spent compiling apart; and who is told what is being compiled.
 
-    def __init__(self):
+    `watch` is told the name of a program before it is compiled. `guard` runs what cannot be interrupted (compiling) so that
+    Ctrl-C gets through.
+    """
+
+    def __init__(self, watch: Callable[[str], None] | None = None, guard: Callable[[Callable], Any] | None = None):
         self.begin = time.perf_counter()
         self.compile = 0.0
+        self.stages: dict[str, float] = {}
+        self.watch, self.guard = watch, guard
+        self.compiled: list[str] = []  # names of programs, in order
 
     @property
     def total(self) -> float:
@@ -33,38 +48,89 @@ class Clock:
     def run(self) -> float:
         return self.total - self.compile
 
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count the seconds inside under a name."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.stages.get(name, 0.0) + time.perf_counter() - begin
+
     def go_on(self, compile: float, run: float) -> None:
         """Add the seconds of an earlier process."""
         self.begin -= compile + run
         self.compile += compile
 
 
-def call(clock: Clock, fn: Callable, static: tuple, *args):
-    """Run `fn(*static, *args)` compiled for these static parts and the shapes of `args`."""
-    program, args = prepare(clock, fn, static, *args)
-    return program(*args)
+class Held:
+    """Arrays that stay: taken apart and put on the device once, since that can cost more than a look."""
+
+    def __init__(self, tree: Any):
+        with wide():
+            leaves, self.tree = jax.tree.flatten(as_arrays(tree))
+            self.leaves = [x if isinstance(x, jax.Array) else jax.device_put(x) for x in leaves]
 
 
-def prepare(clock: Clock, fn: Callable, static: tuple, *args) -> tuple[Callable, tuple]:
-    """Give the compiled program of `call`, and the arrays to call it with."""
-    args = as_arrays(args)
-    leaves, tree = jax.tree.flatten(args)
-    shapes = tuple((x.shape, str(x.dtype)) for x in leaves)
-    key = (fn, static, tree, shapes, _x64(), jax.default_backend())
-    if key not in _STORE:
-        begin = time.perf_counter()
-        _STORE[key] = _compile(lambda *a: fn(*static, *a), args)
-        clock.compile += time.perf_counter() - begin
-        while len(_STORE) > _MOST:
-            _STORE.popitem(last=False)
-    _STORE.move_to_end(key)
-    return _STORE[key], args
+class Bound:
+    """A function bound to its static parts and to arrays that stay; call it with the arrays that change."""
+
+    def __init__(self, fn: Callable, static: tuple, held: Held, clock: Clock):
+        self.fn, self.static, self.clock = fn, static, clock
+        self.leaves, self.tree = held.leaves, held.tree
+        self._known: dict[Any, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it, compiled for the shapes of `args`; gives arrays of the device, perhaps not there yet."""
+        with wide():
+            args = as_arrays(args)
+            flat, tree = jax.tree.flatten(args)
+            shapes = (tree, tuple((x.shape, x.dtype.char) for x in flat))
+            program = self._known.get(shapes)
+            if program is None:
+                program = self._known[shapes] = self._program(args, shapes)
+            return program(self.leaves, *args)
+
+    def _program(self, args: tuple, shapes: tuple) -> Any:
+        kept = tuple((x.shape, str(x.dtype)) for x in self.leaves)
+        key = (self.fn, self.static, self.tree, kept, shapes, _x64(), jax.default_backend(), _WIDE_ON)
+        if key not in _STORE:
+            fn, static, tree = self.fn, self.static, self.tree
+
+            def compiled(leaves, *args):
+                return fn(*static, jax.tree.unflatten(tree, leaves), *args)
+
+            compiled.__name__ = fn.__name__.strip("_")
+            _STORE[key] = self._compile(compiled, (self.leaves, *args))
+            while len(_STORE) > _MOST:
+                _STORE.popitem(last=False)
+        _STORE.move_to_end(key)
+        return _STORE[key]
+
+    def _compile(self, fn: Callable, args: tuple) -> Any:
+        clock, begin = self.clock, time.perf_counter()
+        clock.compiled.append(fn.__name__)
+        if clock.watch is not None:
+            clock.watch(fn.__name__)
+
+        def work():
+            with precision():
+                return jax.jit(fn).lower(*args).compile()
+
+        try:
+            return work() if clock.guard is None else clock.guard(work)
+        finally:
+            clock.compile += time.perf_counter() - begin
 
 
-def as_arrays(tree):
+def call(clock: Clock, fn: Callable, static: tuple, staying: Any, *args: Any) -> Any:
+    """Run `fn(*static, staying, *args)` once, compiled."""
+    return Bound(fn, static, Held(staying), clock)(*args)
+
+
+def as_arrays(tree: Any) -> Any:
     """Make every number of a tree a plain array of the precision in force, without running anything on a device."""
-    wide = _x64()
-    kinds = {"f": np.float64 if wide else np.float32, "i": np.int64 if wide else np.int32}
+    kinds = {"f": np.float64, "i": np.int64} if _x64() else {"f": np.float32, "i": np.int32}
 
     def convert(x):
         if isinstance(x, jax.Array) and (not jax.numpy.issubdtype(x.dtype, np.number) or x.dtype == kinds.get(x.dtype.kind)):
@@ -75,73 +141,60 @@ def as_arrays(tree):
     return jax.tree.map(convert, tree)
 
 
-def _compile(fn: Callable, args: tuple):
-    if _MIXED.entered and not _MIXED.compiled:
-        _forget()
-        _MIXED.compiled = True
-    return jax.jit(fn).lower(*args).compile()
+def num_programs() -> int:
+    """How many compiled programs are held."""
+    return len(_STORE)
 
 
-class _Mixed:
-    """Whether a fit runs in another precision than the user's own, and whether it has compiled anything yet."""
-
-    entered = False
-    compiled = False
-
-
-_MIXED = _Mixed()
-
-
-def _forget() -> None:
-    """Drop what JAX remembers of functions traced so far.
-
-    JAX keeps the converted NumPy constants of a traced function, and would meet the float32 ones in a float64 trace of the
-    same function, or the other way round in the user's own code after the fit. Compiled programs in `_STORE` stay.
-    """
-    jax.clear_caches()
-    gc.collect()
+def is_wide() -> bool:
+    """Whether fits run in float64."""
+    return jax.default_backend() in _WIDE_ON or _x64()
 
 
 def _x64() -> bool:
     return bool(jax.config.read("jax_enable_x64"))
 
 
-def num_programs() -> int:
-    """How many compiled programs are held."""
-    return len(_STORE)
-
-
-FAULTS: dict[Any, Exception] = {}  # errors of functions called on the host, by function, until they can be raised
-
-
-def raise_faults() -> None:
-    """Raise what a function called on the host raised.
-
-    An error that passed through a compiled program would come out as JAX's own. So the function keeps it here, is not called
-    again, and the program goes on with NaN until the host looks.
-    """
-    if FAULTS:
-        raise FAULTS.popitem()[1]
-
-
 @contextmanager
-def precision():
-    """float64 inside a fit on CPUs, the user's own setting elsewhere; the global setting is never changed."""
-    with _wide():
-        yield
-    raise_faults()
-
-
-@contextmanager
-def _wide():
-    if jax.default_backend() not in _WIDE_ON or _x64():
+def wide() -> Iterator[None]:
+    """float64 inside on CPUs, the user's own setting elsewhere; the global setting is never changed."""
+    if _x64() or jax.default_backend() not in _WIDE_ON:
         yield
         return
-    _MIXED.entered, _MIXED.compiled = True, False
+    with jax.enable_x64(True):
+        yield
+
+
+@contextmanager
+def precision() -> Iterator[None]:
+    """Trace in the precision of fits."""
+    with wide(), _own_constants():
+        yield
+
+
+@contextmanager
+def _own_constants() -> Iterator[None]:
+    """Keep NumPy constants that are traced here apart from the same ones traced elsewhere in another precision.
+
+    JAX remembers what a NumPy array was converted to for as long as some program that closes over it lives, and does not
+    ask in which precision: a density that was compiled in float32 would bring float32 constants into a float64 trace, and
+    the fit's float64 ones would break the user's own code afterwards. Here every array is converted through a view of
+    its own, so neither meets the other. (Without this JAX's caches would have to be cleared, the user's among them.)
+    """
+    plain = getattr(_dtypes, "canonicalize_value", None)
+    if plain is None or getattr(plain, "own_constants", False):
+        yield
+        return
+    views: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # one view of each array, so that it becomes one constant
+
+    def through_a_view(x):
+        if type(x) is not np.ndarray:
+            return plain(x)
+        return plain(views.setdefault(id(x), (x, x.view()))[1])
+
+    through_a_view.own_constants = True  # type: ignore[attr-defined]
+    _dtypes.canonicalize_value = through_a_view
     try:
-        with jax.enable_x64(True):
-            yield
+        yield
     finally:
-        if _MIXED.compiled:
-            _forget()
-        _MIXED.entered = False
+        _dtypes.canonicalize_value = plain

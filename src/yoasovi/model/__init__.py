@@ -1,5 +1,7 @@
-"""Models."""
+"""Models: what is inferred, and the terms of its log density."""
 
-from yoasovi.model.model import Model
+from yoasovi.model.density import Density, Inputs, Params, Site, Terms, local_law
+from yoasovi.model.external import HostDensity
+from yoasovi.model.model import Model, WholeDensity
 
-__all__ = ["Model"]
+__all__ = ["Density", "HostDensity", "Inputs", "Model", "Params", "Site", "Terms", "WholeDensity", "local_law"]

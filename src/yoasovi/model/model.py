@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,134 +13,9 @@ import numpy as np
 from numpyro.distributions import Distribution, ImproperUniform, biject_to, constraints
 
 from yoasovi.errors import check
-from yoasovi.kernels.programs import FAULTS
-
-Params = dict[str, jax.Array]
-
-
-class Site(NamedTuple):
-    """What is static about one random variable: its shape on its own and on the unconstrained scale."""
-
-    name: str
-    shape: tuple[int, ...]
-    free_shape: tuple[int, ...]
-    discrete: bool
-
-
-class Inputs(NamedTuple):
-    """Everything of a model that may change without compiling again."""
-
-    prior: dict[str, Distribution]
-    local: dict[str, Any]
-    data: Any
-
-
-class Terms(NamedTuple):
-    """log p(y, theta), kept apart so that differences can be taken term by term before they are summed."""
-
-    prior: dict[str, jax.Array]  # one number per global site, Jacobian included where there is one
-    local: dict[str, jax.Array]  # (N,) per local site
-    likelihood: jax.Array  # (N,)
-
-    def total(self) -> jax.Array:
-        return sum((jnp.sum(x) for x in jax.tree.leaves(self)), jnp.asarray(0.0))
-
-
-class Anchor(NamedTuple):
-    """A place where the likelihood is known on all the data, with its gradient."""
-
-    flat: jax.Array  # (d,), unconstrained
-    value: jax.Array
-    gradient: jax.Array  # (d,)
-
-
-class Batch(NamedTuple):
-    """A minibatch: the key that names its rows, and the anchor its noise is taken off at, if there is one."""
-
-    key: jax.Array
-    anchor: Anchor | None = None
-
-
-class Density(NamedTuple):
-    """The static half of a model, hashable: with `Inputs` it can be evaluated inside a compiled loop.
-
-    `subsampled` is there inside a fit by minibatches only; what is said of the fit afterwards is about all the data.
-    """
-
-    log_likelihood: Callable
-    sites: tuple[Site, ...]
-    local_sites: tuple[Site, ...]
-    num_observations: int
-    differentiable: bool
-    subsampled: Callable | None = None
-
-    @property
-    def dim(self) -> int:
-        """Length of the flat unconstrained vector of all global sites."""
-        return sum(int(np.prod(s.free_shape)) for s in self.sites)
-
-    def split(self, flat: jax.Array) -> Params:
-        """Cut a flat vector into one unconstrained array per global site."""
-        parts, start = {}, 0
-        for site in self.sites:
-            size = int(np.prod(site.free_shape))
-            parts[site.name] = flat[start : start + size].reshape(site.free_shape)
-            start += size
-        return parts
-
-    def constrain(self, inputs: Inputs, flat: jax.Array) -> tuple[Params, Params]:
-        """Map a flat vector to the sites' own supports; also the log Jacobian of each site."""
-        params, jacobian = {}, {}
-        for name, x in self.split(flat).items():
-            transform = biject_to(inputs.prior[name].support)
-            params[name] = transform(x)
-            jacobian[name] = jnp.sum(transform.log_abs_det_jacobian(x, params[name]))
-        return params, jacobian
-
-    def terms(self, inputs: Inputs, params: Params, likelihood: jax.Array | None = None) -> Terms:
-        """Evaluate the terms of log p(y, theta) at parameters on their own supports; the likelihood's may be given."""
-        prior = {s.name: jnp.sum(inputs.prior[s.name].log_prob(params[s.name])) for s in self.sites}
-        local = {s.name: local_law(inputs.local[s.name], params).log_prob(params[s.name]) for s in self.local_sites}
-        return Terms(prior, local, self.log_likelihood(params, inputs.data) if likelihood is None else likelihood)
-
-    def free_terms(self, inputs: Inputs, flat: jax.Array, batch: Batch | None = None) -> Terms:
-        """Evaluate the terms at a flat unconstrained vector, with the Jacobians of the transforms."""
-        params, jacobian = self.constrain(inputs, flat)
-        terms = self.terms(inputs, params, None if batch is None else self._estimated(inputs, flat, batch))
-        return terms._replace(prior={k: v + jacobian[k] for k, v in terms.prior.items()})
-
-    def anchored(self, inputs: Inputs, flat: jax.Array) -> Anchor:
-        """Look at the likelihood of all the data at one place."""
-        whole = lambda x: jnp.sum(self.log_likelihood(self.constrain(inputs, x)[0], inputs.data))
-        return Anchor(flat, *jax.value_and_grad(whole)(flat))
-
-    def _estimated(self, inputs: Inputs, flat: jax.Array, batch: Batch) -> jax.Array:
-        """Estimate the likelihood from a minibatch: terms whose sum is right on average.
-
-        The tangent at the anchor is known on all the data. What the minibatch says of it is pure noise, and taken off.
-        """
-        rows = lambda x: self.subsampled(batch.key, self.constrain(inputs, x)[0], inputs.data)  # type: ignore[misc]
-        if batch.anchor is None:
-            return rows(flat)
-        away = flat - batch.anchor.flat
-        there, slope = jax.jvp(rows, (batch.anchor.flat,), (away,))
-        return jnp.append(rows(flat) - there - slope, batch.anchor.value + batch.anchor.gradient @ away)
-
-
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class Rule:
-    """The law of a local latent as a function of the global parameters; static, unlike a fixed law."""
-
-    fn: Callable[[Params], Distribution]
-
-    def __call__(self, params: Params) -> Distribution:
-        return self.fn(params)
-
-
-def local_law(law: Distribution | Callable[[Params], Distribution], params: Params) -> Distribution:
-    """Give the prior of a local latent: fixed, or a function of the global parameters."""
-    return law if isinstance(law, Distribution) else law(params)
+from yoasovi.kernels.programs import precision
+from yoasovi.model.density import Density, Inputs, Params, Rule, Site, local_law, widest
+from yoasovi.model.external import HostDensity
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -226,15 +101,20 @@ class Model:
         return cls(prior=prior, log_likelihood=WholeDensity(fn), **fields)
 
     @classmethod
-    def external(cls, fn: Callable[[np.ndarray], float], dim: int, *, vectorized: bool = False, **fields) -> Model:
-        """Wrap any Python function of a NumPy vector of length `dim`: not traced, not differentiated.
+    def external(
+        cls, fn: Callable[[np.ndarray], Any], dim: int, *, gradient: bool = False, vectorized: bool = False, **fields
+    ) -> Model:
+        """Wrap any Python function of a NumPy vector of length `dim`: it is called as it is, never traced.
 
-        Only its values are used (the score path). With `vectorized=True` it is given (S, dim) and returns (S,).
+        Values alone are used, unless `gradient=True`: then it gives (value, gradient) and the whole default method works.
+        With `vectorized=True` it is given (S, dim) and returns (S,), with a gradient of shape (S, dim).
         """
         check(callable(fn), "fn", "Model.external", "callable", fn)
         check(isinstance(dim, int) and dim > 0, "dim", "Model.external", "a positive integer", dim)
+        for name, value in (("gradient", gradient), ("vectorized", vectorized)):
+            check(isinstance(value, bool), name, "Model.external", "True or False", value)
         prior = {"x": ImproperUniform(constraints.real, (), (dim,))}
-        return cls(prior=prior, log_likelihood=HostDensity(fn, vectorized), differentiable=False, **fields)
+        return cls(prior=prior, log_likelihood=HostDensity(fn, vectorized, gradient), differentiable=gradient, **fields)
 
     @property
     def inputs(self) -> Inputs:
@@ -254,12 +134,15 @@ class Model:
         for name, law in self.local.items():
             if size is None:
                 raise ValueError("`local` of `Model` needs `data` whose arrays share their first dimension.")
-            law = local_law(law, {k: jnp.ones(v.shape, v.dtype) for k, v in point.items()})
+            law = local_law(law, {k: np.ones(v.shape, v.dtype) for k, v in point.items()})
             check(isinstance(law, Distribution), f"local[{name!r}]", "Model", "a NumPyro distribution", law)
             locals_.append(Site(name, (size,), (size,), bool(law.is_discrete)))
             point[name] = jax.ShapeDtypeStruct((size,), jnp.result_type(int if law.is_discrete else float))
+        if isinstance(self.log_likelihood, HostDensity):
+            return Density(self.log_likelihood, sites, (), 1, self.differentiable)
         try:
-            out = jax.eval_shape(self.log_likelihood, point, self.data)
+            with precision():
+                program, out = jax.make_jaxpr(self.log_likelihood, return_shape=True)(point, self.data)
         except Exception as error:
             raise ValueError(f"`log_likelihood` of `Model` failed on parameters of the prior's shapes: {error}") from error
         shape = getattr(out, "shape", None)
@@ -269,7 +152,12 @@ class Model:
                 f"`log_likelihood` of `Model` must return one value per observation, shape {want}; got shape {shape}. "
                 "Do not sum over observations; for a single number use `Model.from_log_density`."
             )
-        return Density(self.log_likelihood, sites, tuple(locals_), shape[0], self.differentiable)
+        return Density(self.log_likelihood, sites, tuple(locals_), shape[0], self.differentiable, widest(program.jaxpr))
+
+    @property
+    def on_host(self) -> bool:
+        """Whether log p is a function that the host calls."""
+        return isinstance(self.log_likelihood, HostDensity)
 
 
 @dataclass(frozen=True)
@@ -283,60 +171,6 @@ class WholeDensity:
         if value.shape != ():
             raise ValueError(f"`fn` of `Model.from_log_density` must return a scalar; got shape {value.shape}")
         return value[None]
-
-
-@dataclass(frozen=True)
-class HostDensity:
-    """A Python function called on the host with NumPy vectors."""
-
-    fn: Callable
-    vectorized: bool = False
-
-    def __call__(self, params, data):
-        x = params["x"]
-        # Numbers travel as words: JAX would round them to 32 bits on the host's thread, which has the global precision.
-        words = jax.lax.bitcast_convert_type(x, jnp.uint32)
-        out = jax.ShapeDtypeStruct((1, *words.shape[1:]), words.dtype)
-        method = "expand_dims" if self.vectorized else "sequential"
-        found = jax.pure_callback(partial(self._host, np.dtype(x.dtype)), out, words, vmap_method=method)
-        return jax.lax.bitcast_convert_type(found, x.dtype)
-
-    def _host(self, dtype, words):
-        x = np.array(words).view(dtype)  # a copy, which the function may change
-        wide = dtype.itemsize > 4
-        x = x[..., 0] if wide else x
-        rows = x.reshape(-1, x.shape[-1])
-        value = np.full(len(rows), np.nan)
-        if self not in FAULTS:
-            try:
-                value = self._values(rows)
-            except Exception as error:  # raised here it would lose its type; see `raise_faults`
-                FAULTS[self] = self._with_draw(error, rows)
-        value = value.astype(dtype).reshape(*x.shape[:-1], 1)
-        return (value[..., None] if wide else value).view(np.uint32)
-
-    def _values(self, rows: np.ndarray) -> np.ndarray:
-        """Call the function and check what it returns, (S, dim) to (S,)."""
-        found = self.fn(rows) if self.vectorized else self.fn(rows[0])
-        value = np.asarray(found)
-        shape = (len(rows),) if self.vectorized else ()
-        check(value.dtype.kind in "biuf", "fn", "Model.external", "a function returning numbers", found)
-        ok = value.shape == shape or (not self.vectorized and value.size == 1)
-        check(ok, "fn", "Model.external", f"a function returning shape {shape}", f"shape {value.shape}")
-        return value.reshape(-1)
-
-    def _with_draw(self, error: Exception, rows: np.ndarray) -> Exception:
-        """Note on the error which draw raised it; of several, the first that does so alone."""
-        culprit = rows[0] if len(rows) == 1 else None
-        for row in rows if culprit is None else ():
-            try:
-                self._values(row[None])
-            except Exception:
-                culprit = row
-                break
-        shown = f"{len(rows)} draws together" if culprit is None else f"x = {np.array2string(culprit, threshold=20)}"
-        error.add_note(f"raised by `fn` of `Model.external` at {shown}")
-        return error
 
 
 def _site(name: str, law: Distribution) -> Site:

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from yoasovi.errors import check, positive_number
-from yoasovi.model.model import Model, Params
+from yoasovi.model import Model, Params
 from yoasovi.models.arrays import numbers, positive
 
 

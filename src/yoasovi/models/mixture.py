@@ -17,7 +17,7 @@ from yoasovi.errors import check, positive_integer, positive_number
 from yoasovi.families.base import LOG_2PI
 from yoasovi.families.factorised import Factorised, Law, PaperCategorical, PaperNormal
 from yoasovi.kernels.programs import precision
-from yoasovi.model.model import Model, Params
+from yoasovi.model import Model, Params
 from yoasovi.models.arrays import broadcast, numbers, one_of, positive
 
 _FACTORS = {

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from yoasovi.errors import check, positive_integer, positive_number
-from yoasovi.model.model import Model, Params
+from yoasovi.model import Model, Params
 from yoasovi.models.arrays import design
 
 SLOPE = 0.01  # of the leaky ReLU below zero

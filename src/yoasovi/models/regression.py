@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from scipy.special import gammaln
 
 from yoasovi.errors import check, positive_number
-from yoasovi.model.model import Model, Params
+from yoasovi.model import Model, Params
 from yoasovi.models.arrays import design, one_of, positive
 
 NOISE_PRIORS = {"half_normal": dist.HalfNormal, "half_cauchy": dist.HalfCauchy}

@@ -7,11 +7,11 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from yoasovi.numpyro.laws import is_improper, is_masked, kernel, layers
-from yoasovi.numpyro.looking import Look, touched
-from yoasovi.numpyro.replay import Source
+from yoasovi.numpyro.looking import Look, Outline, look_at, look_twice
 
 _ENDLESS = (
     constraints.real, constraints.positive, constraints.nonnegative, constraints.real_vector, constraints.ordered_vector,
@@ -19,40 +19,53 @@ _ENDLESS = (
 )  # fmt: skip
 
 
-def check_looks(first: Look, second: Look) -> None:
+def check_look(look: Outline) -> None:
     """Refuse, by name, the sites that cannot be fitted."""
-    for name, site in first.sites.items():
+    for name, site in look.sites.items():
         if site["type"] == "param" and not name.endswith("$params"):  # those of random modules have priors
             text = f"`numpyro.param` site {name!r} keeps its initial value; give it a prior to have it inferred."
             warnings.warn(text, stacklevel=3)
-    if not first.latents:
+    if not look.latents:
         raise ValueError("The NumPyro model has no latent site: there is nothing to infer.")
-    for name in dict.fromkeys((*first.log_probs, *second.log_probs)):
-        shapes = [np.shape(x.sites[name]["value"]) if name in x.sites else "no such site" for x in (first, second)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"Site {name!r} of the NumPyro model changes with the values of other sites: {shapes[0]} in one run, "
-                f"{shapes[1]} in another. Sites and their shapes must stay the same."
-            )
-        _check_missing(name, first)
-        faults = [_fault(name, x) for x in (first, second)]
-        if all(faults):  # whatever the values of other sites
-            raise ValueError(f"Site {name!r} of the NumPyro model: {faults[0]}")
+    if _is_doubtful(look):
+        looks = look_twice(look.source)
+        for name in looks[0].log_probs:
+            _check_missing(name, looks[0])
+            faults = [_fault(name, x) for x in looks]
+            if all(faults):  # whatever the values of other sites
+                raise ValueError(f"Site {name!r} of the NumPyro model: {faults[0]}")
+    _check_improper(look)
 
 
-def check_improper(source: Source, looks: tuple[Look, Look]) -> None:
+def _check_improper(look: Outline) -> None:
     """Refuse sites that nothing keeps from going anywhere."""
-    kinds, first = tuple(type(x) for x in _ENDLESS), looks[0].values
-    for name in looks[0].latents:
-        law = looks[0].sites[name]["fn"]
-        if not is_improper(law) or not isinstance(kernel(law.support), kinds):
-            continue
-        given = {k: v for k, v in first.items() if k != name}
-        if touched(source, [{name: x.values[name]} for x in looks], given)[2] <= {name}:
+    kinds = tuple(type(x) for x in _ENDLESS)
+    for name in look.latents:
+        endless = is_improper(look.sites[name]["fn"]) and isinstance(kernel(look.supports[name]), kinds)
+        if endless and look_at(look.source, (name,)).touched <= {name}:
             raise ValueError(
                 f"Site {name!r} of the NumPyro model has an improper prior, and nothing else depends on it: its posterior "
                 "is improper too. Give it a proper prior, or let an observation depend on it."
             )
+
+
+def _is_doubtful(look: Outline) -> bool:
+    """Say whether a number that is known, without computing anything, may make a log probability NaN."""
+    samples = [s for s in look.sites.values() if s["type"] == "sample"]
+    numbers = jax.tree.leaves(([(s["fn"], s["value"]) for s in samples], look.constants))
+    return any(map(_is_lost, numbers)) or any(_is_invalid(look.sites[k]["fn"]) for k in look.latents)
+
+
+def _is_lost(x) -> bool:
+    known = not isinstance(x, jax.ShapeDtypeStruct) and jnp.issubdtype(getattr(x, "dtype", type(x)), np.floating)
+    return known and bool(np.isnan(np.asarray(x)).any())
+
+
+def _is_invalid(law: dist.Distribution) -> bool:
+    """Say whether a parameter that is known is none of those that the law may have."""
+    may = ((x, k, kernel(c)) for x in layers(law) for k, c in x.arg_constraints.items() if not constraints.is_dependent(c))
+    known = ((vars(x).get(k), c) for x, k, c in may)
+    return not all(np.all(c(np.asarray(x))) for x, c in known if isinstance(x, (int, float, np.ndarray)))
 
 
 def _check_missing(name: str, look: Look) -> None:

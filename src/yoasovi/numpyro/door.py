@@ -14,14 +14,14 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial, keystr, tree_flatten_with_path
 from numpyro import validation_enabled
-from numpyro.distributions import biject_to, constraints
+from numpyro.distributions import constraints
 
 from yoasovi.errors import check
 from yoasovi.kernels.programs import precision
-from yoasovi.model.model import Model
-from yoasovi.numpyro.checks import check_improper, check_looks
-from yoasovi.numpyro.laws import as_categorical, in_numpy, is_improper, kernel
-from yoasovi.numpyro.looking import Look, PriorDraw, find_choices, find_local, in_full, look_once, touched
+from yoasovi.model import Model
+from yoasovi.numpyro.checks import check_look
+from yoasovi.numpyro.laws import as_categorical, can_be_drawn, in_numpy, is_improper, kernel
+from yoasovi.numpyro.looking import Outline, PriorDraw, compiling, find_choices, find_local, in_full, look_twice
 from yoasovi.numpyro.naming import labels_of
 from yoasovi.numpyro.predictive import Predictive
 from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogBatch, LogObservations, LogTerms, Replay, Slot, Source
@@ -65,13 +65,10 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     # names of sites, so they are made here, afterwards.
     with precision(), validation_enabled(False):
         partial = source
-        source, first, plates = in_full(source, look_once(source, 0))
-        looks = first, look_once(source, 1)
-        check_looks(*looks)
-        check_improper(source, looks)
-        prior, replay = _arrange(source, looks)
-        replay, data = _with_data(replay, source, prior)
-        discrete = replay.local or any(law.is_discrete for law in prior.values())
+        source, look, plates = in_full(source)
+        check_look(look)
+        prior, replay = _arrange(look)
+        replay, data, terms = _with_data(replay, source, prior)
         made = Model(
             prior=prior,
             local={k: Partial(LocalLaw(replay, k), data) for k in replay.local},
@@ -80,18 +77,18 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
             data=data,
             deterministics=Deterministics(replay) if replay.has_deterministics else None,
             predictive=Predictive(source, replay),
-            start=PriorDraw(source) if discrete else None,  # labels need a start that tells them apart
+            start=PriorDraw(source) if look.discrete else None,  # labels need a start that tells them apart
             name=_name(model_fn),
-            labels=labels_of(looks[0], replay),
+            labels=labels_of(look.sites, terms, replay),
         )
-        return _in_batches(made, LogBatch(replace(replay, fn=partial.fn)), first, plates) if plates else made
+        return _in_batches(made, LogBatch(replace(replay, fn=partial.fn)), look, plates) if plates else made
 
 
-def _in_batches(model: Model, subsampled: LogBatch, look: Look, plates: dict[str, str]) -> Model:
+def _in_batches(model: Model, subsampled: LogBatch, look: Outline, plates: dict[str, str]) -> Model:
     """Let the model be fitted by minibatches where it can be; else say why not."""
     for name in look.latents:
         inside = any(frame.name in plates for frame in look.sites[name]["cond_indep_stack"])
-        if inside or look.sites[name]["fn"].is_discrete:
+        if inside or name in look.discrete:
             why = "inside: a minibatch would say nothing of most of it" if inside else "discrete"
             said = f"{', '.join(plates.values())}, since latent site {name!r} is {why}"
             warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
@@ -99,40 +96,42 @@ def _in_batches(model: Model, subsampled: LogBatch, look: Look, plates: dict[str
     return replace(model, subsampled=subsampled)
 
 
-def _arrange(source: Source, looks: tuple[Look, Look]) -> tuple[dict[str, dist.Distribution], Replay]:
+def _arrange(look: Outline) -> tuple[dict[str, dist.Distribution], Replay]:
     """Give every latent site a prior in the model, and note what the replay has to add to the log density for it."""
-    first, second = looks
-    dependent, moved, _ = touched(source, [x.values for x in looks])
-    some_discrete = any(first.sites[k]["fn"].is_discrete for k in first.latents)
-    local, plate = find_local(source, looks)
+    looks = look_twice(look.source) if look.discrete else None
+    local, plate = find_local(look.source, looks) if looks else ((), None)
     prior, settled, stand_ins, moving = {}, set(local), {}, {}
-    for name in first.latents:
-        law, shape = first.sites[name]["fn"], np.shape(first.sites[name]["value"])
-        fixed = None if name in dependent else _fixed_law(law, second.sites[name]["value"], second.log_probs[name])
-        awkward = some_discrete and kernel(law.support) not in _WITH_A_LAW
+    for name in look.latents:
+        support, shape = look.supports[name], np.shape(look.sites[name]["value"])
+        fixed = _fixed_law(look.sites[name]["fn"], shape) if name in look.own else None
+        awkward = look.discrete and kernel(support) not in _WITH_A_LAW
         if name in local:
             continue
-        if not law.is_discrete and (name in moved or awkward):
-            moving[name] = _new_name(name, first.sites)
-            prior[moving[name]] = dist.ImproperUniform(constraints.real, (), biject_to(law.support).inverse_shape(shape))
+        if not support.is_discrete and (name in look.moved or awkward):
+            moving[name] = _new_name(name, look.sites)
+            prior[moving[name]] = dist.ImproperUniform(constraints.real, (), look.free_shapes[name])
         elif fixed is not None:
             prior[name] = fixed
             settled.add(name)
-        elif law.is_discrete:
-            prior[name] = stand_ins[name] = _stand_in(law, shape)
+        elif looks and support.is_discrete:
+            prior[name] = stand_ins[name] = _stand_in(looks[0].sites[name]["fn"], shape)
         else:
-            prior[name] = in_numpy(dist.ImproperUniform(law.support, (), shape))
-    kinds = {k: s["type"] for k, s in first.sites.items()}
+            prior[name] = dist.ImproperUniform(support, (), shape)
+    kinds = {k: s["type"] for k, s in look.sites.items()}
     return prior, Replay(
-        fn=source.fn, tree=None, leaves=(), latents=first.latents, settled=frozenset(settled), stand_ins=stand_ins,
-        held={k: in_numpy(s["value"]) for k, s in first.sites.items() if kinds[k] in ("param", "mutable")}, moving=moving,
-        local=local, plate=plate, size=len(first.values[local[0]]) if local else 0,
-        choices=find_choices(first, local, plate), has_deterministics=bool(moving) or "deterministic" in kinds.values(),
+        fn=look.source.fn, tree=None, leaves=(), latents=look.latents, settled=frozenset(settled), stand_ins=stand_ins,
+        held={k: s["value"] for k, s in look.sites.items() if kinds[k] in ("param", "mutable")}, moving=moving,
+        local=local, plate=plate, size=look.sites[local[0]]["value"].shape[0] if local else 0,
+        choices=find_choices(looks[0], local, plate) if looks else (),
+        has_deterministics=bool(moving) or "deterministic" in kinds.values(),
     )  # fmt: skip
 
 
-def _with_data(replay: Replay, source: Source, prior: dict[str, dist.Distribution]) -> tuple[Replay, dict[str, Any] | None]:
-    """Make data of the arrays among the arguments, so that they may change without compiling again."""
+def _with_data(replay: Replay, source: Source, prior: dict[str, dist.Distribution]) -> tuple[Replay, Any, dict[str, Any]]:
+    """Make data of the arrays among the arguments, so that they may change without compiling again.
+
+    Gives the shapes of the sites' log probabilities too.
+    """
     paths, tree = tree_flatten_with_path((source.args, source.kwargs))
     fits = lambda x: _is_data(x) and (not replay.local or (x.ndim > 0 and len(x) == replay.size))
     data = {keystr(path[1:]): x for path, x in paths if fits(x)}
@@ -140,12 +139,14 @@ def _with_data(replay: Replay, source: Source, prior: dict[str, dist.Distributio
     split = replace(whole, leaves=tuple(Slot(keystr(path[1:])) if fits(x) else x for path, x in paths))
     point = {k: jax.ShapeDtypeStruct(x.shape(), jnp.result_type(int if x.is_discrete else float)) for k, x in prior.items()}
     try:
-        jax.eval_shape(lambda *x: split.log_probs(*x)[0], point, data)
+        terms = jax.eval_shape(lambda *x: split.log_probs(*x)[0], point, data)
     except Exception:  # NumPy on an array, or a shape made from one, needs its values: then it is part of the program
         split, data = whole, {}
+        with compiling(source):
+            terms = jax.eval_shape(lambda *x: split.log_probs(*x)[0], point, data)
     if replay.local and not data:  # `Model` takes the number of observations from its data
         data = {str(replay.plate): np.arange(replay.size)}
-    return split, data or None
+    return split, data or None, terms
 
 
 def _is_data(x) -> bool:
@@ -164,18 +165,10 @@ def _stand_in(law: dist.Distribution, shape: tuple[int, ...]) -> dist.Distributi
     return in_numpy(flat or law.mask(False))
 
 
-def _fixed_law(law: dist.Distribution, value: jax.Array, log_prob: jax.Array) -> dist.Distribution | None:
-    """Give a site's law in one run as its prior, if it gives the value in another run the log probability it had there."""
-    try:
-        law = in_numpy(as_categorical(law, np.shape(value)) or law)
-        same = np.allclose(jnp.sum(law.log_prob(value)), jnp.sum(log_prob), rtol=1e-6, equal_nan=True)
-        if not same or law.shape() != np.shape(value):  # scaled, broadcast, or with parts that JAX does not see
-            return None
-        if not is_improper(law):
-            jax.eval_shape(lambda key: law.sample(key, (2,)), jax.random.key(0))
-    except Exception:  # a law that cannot be taken apart and rebuilt stays in the model
-        return None
-    return law
+def _fixed_law(law: dist.Distribution, shape: tuple[int, ...]) -> dist.Distribution | None:
+    """Give a law that depends on no other site as a prior, if it can be one."""
+    law = in_numpy(as_categorical(law, shape) or law)
+    return law if law.shape() == shape and (is_improper(law) or can_be_drawn(law)) else None
 
 
 def _new_name(name: str, taken) -> str:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.core import Tracer
 from numpyro import validation_enabled
+from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute
 from numpyro.infer.initialization import init_to_uniform
+from numpyro.infer.util import helpful_support_errors
 
-from yoasovi.model.model import Params
-from yoasovi.numpyro.laws import is_improper, is_masked, layers, per_member
+from yoasovi.model import Params
+from yoasovi.numpyro.laws import can_be_rebuilt, in_numpy, is_improper, is_masked, is_one, layers, member_dim, per_member
 from yoasovi.numpyro.plates import WholePlates, takes_part
 from yoasovi.numpyro.replay import Source
 
 _MOST_CHOICES = 100  # values of the local latents of one observation that are summed over for DIC and LOO
+_LATER = object()  # the place of an array that is yet to be computed
 
 
-class Look(NamedTuple):
+@dataclass(frozen=True)
+class Look:
     """What one run of the model function showed."""
 
     sites: dict[str, dict]
-    log_probs: dict[str, jax.Array]
+    log_probs: dict[str, Any]
     latents: tuple[str, ...]
 
     @property
@@ -35,13 +42,168 @@ class Look(NamedTuple):
         return {k: jnp.asarray(self.sites[k]["value"]) for k in self.latents}
 
 
+@dataclass(frozen=True)
+class Outline(Look):
+    """What a run showed that was only traced.
+
+    What no latent site touches is known in numbers, in the laws and supports of latent sites, in observations and in what
+    `numpyro.param` and mutable sites hold. Of all else a `ShapeDtypeStruct` is left.
+    """
+
+    source: Source  # with arguments as they can be traced
+    supports: dict[str, Any]  # of latent sites
+    free_shapes: dict[str, tuple[int, ...]]  # of continuous latent sites, unconstrained
+    own: frozenset[str]  # latent sites whose log probability is that of a law which no latent site touches
+    moved: frozenset[str]  # latent sites whose support depends on latent sites
+    touched: frozenset[str]  # all sites whose log probability depends on latent sites
+    constants: tuple[Any, ...]  # arrays that came with the model function
+
+    @property
+    def discrete(self) -> tuple[str, ...]:
+        """The latent sites that are discrete."""
+        return tuple(k for k in self.latents if self.supports[k].is_discrete)
+
+
+def look_at(source: Source, names: tuple[str, ...] | None = None) -> Outline:
+    """Trace the model once, to see what depends on its latent sites, or on those of the `names` alone."""
+    return _with_numbers(*_trace(source, names))
+
+
+def _trace(source: Source, names: tuple[str, ...] | None = None, terms: bool = True) -> tuple[dict[str, Any], Any]:
+    """Give what a traced run shows, and the traced function that computes the numbers still missing in it."""
+    with compiling(source):
+        try:
+            return _trace_as_it_is(source, names, terms)
+        except (TypeError, IndexError) as error:
+            # NumPy's arrays do not take the indices of a plate, which are JAX's; JAX's arrays cannot give a shape.
+            try:
+                return _trace_as_it_is(source.in_jax(), names, terms)
+            except Exception:
+                raise error from None
+
+
+def _trace_as_it_is(source: Source, names: tuple[str, ...] | None, terms: bool) -> tuple[dict[str, Any], Any]:
+    """Trace the model.
+
+    Under `vmap` over values of latent sites, exactly what depends on them is a tracer of `vmap`. Without `terms` there are
+    no log probabilities, which take most of the time.
+    """
+    found: dict[str, Any] = {"source": source}
+
+    def probe(one):
+        varies = lambda tree: any(isinstance(x, type(one)) for x in jax.tree.leaves(tree))
+
+        def place(site):
+            blank = one if names is None or site["name"] in names else jnp.zeros(())
+            shape = site["kwargs"]["sample_shape"] + site["fn"].shape()
+            return jnp.broadcast_to(blank.astype(int if site["fn"].support.is_discrete else float), shape)
+
+        look = _run(source, 0, place, terms)
+        found.update(_outline(look, varies))
+        numbers, found["tree"] = jax.tree.flatten(_numbers(look, found["supports"]))
+        found["numbers"] = [_LATER if isinstance(x, Tracer) and not varies(x) else _as_shape(x) for x in numbers]
+        return [x for x, y in zip(numbers, found["numbers"], strict=True) if y is _LATER]
+
+    return found, jax.jit(jax.vmap(probe, out_axes=None)).trace(jax.ShapeDtypeStruct((2,), jnp.result_type(float)))
+
+
+@contextmanager
+def compiling(source: Source):
+    """Say what is wrong with a model that can be run but not compiled."""
+    try:
+        yield
+    except (TypeError, IndexError) as error:
+        _check_steady(look_once(source, 0), look_once(source, 1))  # raises the model's own errors too
+        raise ValueError(
+            "The NumPyro model's Python code depends on the value of a latent site, or of an array that JAX computes (in an "
+            f"`if`, a shape or NumPy), which cannot be compiled; use jnp.where or jax.lax instead: {error}"
+        ) from error
+
+
+def _with_numbers(found: dict[str, Any], traced: Any) -> Outline:
+    """Compute the numbers that a traced run left open, all in one program, and put them where they belong."""
+    computed = iter(traced.lower().compile()(np.zeros(2, jnp.result_type(float))) if traced.out_info else ())
+    numbers = [next(computed) if x is _LATER else x for x in found.pop("numbers")]
+    laws, found["supports"], values = in_numpy(jax.tree.unflatten(found.pop("tree"), numbers))
+    for given, part in ((laws, "fn"), (values, "value")):
+        for name, x in given.items():
+            found["sites"][name][part] = x
+    return Outline(**found, constants=tuple(traced.jaxpr.consts))
+
+
+def _outline(look: Look, varies: Callable[[Any], bool]) -> dict[str, Any]:
+    """Note what a traced run shows without computing anything."""
+    sites, latents = look.sites, look.latents
+    supports, free_shapes = {k: sites[k]["fn"].support for k in latents}, {}
+    for name in latents:
+        if not supports[name].is_discrete:
+            with helpful_support_errors(sites[name]):
+                free_shapes[name] = biject_to(supports[name]).inverse_shape(np.shape(sites[name]["value"]))
+    own = {k for k in latents if is_improper(sites[k]["fn"]) or is_one(sites[k]["scale"])}
+    own = {k for k in own if can_be_rebuilt(sites[k]["fn"], sites[k]["value"], varies)}
+    shown = ("type", "is_observed", "cond_indep_stack", "args", "scale", "fn", "value")
+    return {
+        "sites": {k: {part: jax.tree.map(_as_shape, s[part]) for part in shown if part in s} for k, s in sites.items()},
+        "log_probs": jax.tree.map(_as_shape, look.log_probs),
+        "latents": latents,
+        "supports": supports,
+        "free_shapes": free_shapes,
+        "own": frozenset(own),
+        "moved": frozenset(k for k in latents if varies(supports[k])),
+        "touched": frozenset(k for k, x in look.log_probs.items() if varies(x)),
+    }
+
+
+def _numbers(look: Look, supports: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Give what has to be known in numbers, as far as it is fixed: laws and supports of latent sites, and values."""
+    held = {k: s["value"] for k, s in look.sites.items() if s.get("is_observed") or s["type"] in ("param", "mutable")}
+    return {k: look.sites[k]["fn"] for k in look.latents}, supports, held
+
+
+def _as_shape(x):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, Tracer) else x
+
+
+def _check_steady(first: Look, second: Look) -> None:
+    """Refuse sites that are there, or have their shape, only at some values of others."""
+    for name in dict.fromkeys((*first.log_probs, *second.log_probs)):
+        shapes = [np.shape(x.sites[name]["value"]) if name in x.sites else "no such site" for x in (first, second)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"Site {name!r} of the NumPyro model changes with the values of other sites: {shapes[0]} in one run, "
+                f"{shapes[1]} in another. Sites and their shapes must stay the same."
+            )
+
+
 def look_once(source: Source, key, anywhere=lambda law: not law.support.is_discrete) -> Look:
     """Run the model once, with values for the latent sites.
 
     Those for whose law `anywhere` is true go anywhere in their support, uniformly on the unconstrained scale; the
     others are drawn from their law.
     """
-    fixed, uniform = set(), init_to_uniform()
+    uniform = init_to_uniform()
+    return _run(source, key, lambda site: uniform(site) if anywhere(site["fn"]) else None)
+
+
+def look_twice(source: Source) -> tuple[Look, Look]:
+    """Run the model at two points, compiled."""
+    shown = []
+
+    def run(key):
+        look = look_once(source, key)
+        shown.append(look)
+        samples = {k: s for k, s in look.sites.items() if s["type"] == "sample"}
+        return {k: {part: s[part] for part in ("fn", "value")} for k, s in samples.items()}, look.log_probs
+
+    made = [*map(jax.jit(run), range(2))]
+    whole = lambda parts: {k: {**s, **parts.get(k, {})} for k, s in shown[0].sites.items()}
+    first, second = (Look(whole(parts), log_probs, shown[0].latents) for parts, log_probs in made)
+    return first, second
+
+
+def _run(source: Source, key, place: Callable[[dict], Any], terms: bool = True) -> Look:
+    """Run the model with its latent sites where `place` says, else drawn from their law."""
+    fixed = set()
 
     def begin(site):
         if site["type"] != "sample" or site["is_observed"]:
@@ -57,23 +219,25 @@ def look_once(source: Source, key, anywhere=lambda law: not law.support.is_discr
                 f"Site {name!r} of the NumPyro model is discrete and has an improper prior; "
                 "give it a proper one, such as Categorical, Bernoulli or Poisson."
             )
-        return uniform(site) if anywhere(law) else None
+        return place(site)
 
-    log_probs, sites = source._replace(fn=substitute(seed(source.fn, key), substitute_fn=begin)).log_probs({})
+    source = source._replace(fn=substitute(seed(source.fn, key), substitute_fn=begin))
+    log_probs, sites = source.log_probs({}) if terms else ({}, source.sites())
     latents = (k for k, s in sites.items() if s["type"] == "sample" and not s["is_observed"] and k not in fixed)
     return Look(sites, log_probs, tuple(latents))
 
 
-def in_full(source: Source, look: Look) -> tuple[Source, Look, dict[str, str]]:
+def in_full(source: Source) -> tuple[Source, Outline, dict[str, str]]:
     """Give the model with its plates in full, a look at it, and how to name the plates that take a subsample, if any."""
-    plates = {k: s["args"] for k, s in look.sites.items() if s["type"] == "plate"}
+    found, traced = _trace(source, terms=False)
+    plates = {k: s["args"] for k, s in found["sites"].items() if s["type"] == "plate"}
     plates = {k: x for k, x in plates.items() if takes_part(*x)}
     if not plates:
-        return source, look, {}
+        return source, _with_numbers(found, traced), {}
     whole = source._replace(fn=WholePlates(source.fn))
     named = {k: f"{k!r} ({part:,} of {size:,})" for k, (size, part) in plates.items()}
     try:
-        look = look_once(whole, 0)
+        look = look_at(whole)
     except Exception as error:
         raise ValueError(
             f"Plate {', '.join(named.values())} of the NumPyro model takes a subsample, and the model fails with the plate "
@@ -95,32 +259,6 @@ class PriorDraw:
             return look_once(self.source, key, is_improper).values
 
 
-def touched(source: Source, points: list[Params], given: Params | None = None) -> tuple[set[str], set[str], set[str]]:
-    """Name the latent sites whose law, those whose support, and all sites whose log probability depends on `points`.
-
-    `points` are values of latent sites, the others being `given`. Under `vmap` over them, exactly what depends on
-    them is a tracer.
-    """
-    laws, supports, terms = set(), set(), set()
-    traced = lambda tree: any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
-
-    def probe(values):
-        log_probs, sites = source.log_probs({**(given or {}), **values})
-        laws.update(k for k in values if traced((sites[k]["fn"], sites[k]["scale"])))
-        supports.update(k for k in values if traced(sites[k]["fn"].support))
-        terms.update(k for k in log_probs if traced(log_probs[k]))
-        return ()
-
-    try:
-        jax.vmap(probe)(jax.tree.map(lambda *x: jnp.stack(x), *points))
-    except (TypeError, IndexError) as error:
-        raise ValueError(
-            "The NumPyro model's Python code depends on the value of a latent site (in an `if`, a shape or NumPy), "
-            f"which cannot be compiled; use jnp.where or jax.lax instead: {error}"
-        ) from error
-    return laws, supports, terms
-
-
 def find_local(source: Source, looks: tuple[Look, Look]) -> tuple[tuple[str, ...], str | None]:
     """Find the discrete sites of which every member of a plate has one, independently of the others given the rest.
 
@@ -132,14 +270,13 @@ def find_local(source: Source, looks: tuple[Look, Look]) -> tuple[tuple[str, ...
     names = tuple(k for k in names if frames[k] == frames[names[0]])
     if not names:
         return (), None
-    plate, given = frames[names[0]][0].name, {k: v for k, v in first.values.items() if k not in names}
-    laws, _, terms = touched(source, [{k: x.values[k] for k in names} for x in looks], given)
-    inside = [k for k in terms if per_member(first.log_probs[k], first.sites[k], plate) is not None]
-    if laws or len(inside) < len(terms):  # a chain, or a term outside the plate that depends on its members
-        return (), None
+    plate, seen = frames[names[0]][0].name, look_at(source, names)
+    inside = [k for k in seen.touched if member_dim(first.log_probs[k], first.sites[k], plate) is not None]
+    if not seen.own.issuperset(names) or len(inside) < len(seen.touched):
+        return (), None  # a chain, or a term outside the plate that depends on its members
     # A plate is a promise that its members are independent; see that the first is when all others change.
-    others = {k: jnp.concatenate([first.values[k][:1], second.values[k][1:]]) for k in names}
-    again, _ = source.log_probs({**first.values, **others})
+    others = {k: np.append(first.values[k][:1], second.values[k][1:]) for k in names}
+    again = jax.jit(lambda values: source.log_probs(values)[0])({**first.values, **others})
     own = lambda terms: [float(jnp.asarray(per_member(terms[k], first.sites[k], plate))[0]) for k in inside]
     return (names, plate) if np.allclose(own(first.log_probs), own(again), equal_nan=True) else ((), None)
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
 import numpy as np
 
 from yoasovi.answer.arviz import Labels
-from yoasovi.numpyro.laws import is_observation, per_member
-from yoasovi.numpyro.looking import Look
+from yoasovi.numpyro.laws import is_observation, member_dim
 from yoasovi.numpyro.replay import Replay
 
 
-def labels_of(look: Look, replay: Replay) -> Labels:
-    """Label the sites of a model function, seen in one run of it."""
-    seen = [k for k in look.log_probs if is_observation(look.sites.get(k))]
-    blocks = {k: np.shape(look.log_probs[k]) for k in seen}
+def labels_of(sites: dict[str, dict], terms: dict[str, Any], replay: Replay) -> Labels:
+    """Label the sites of a model function, by the sites and the shapes of their log probabilities."""
+    seen = [k for k in terms if is_observation(sites.get(k))]
+    blocks = {k: np.shape(terms[k]) for k in seen}
     if replay.plate is not None:  # observations of the plate share one term each, their local latents summed out
-        inside = [k for k in seen if per_member(look.log_probs[k], look.sites[k], replay.plate) is not None]
+        inside = [k for k in seen if member_dim(terms[k], sites[k], replay.plate) is not None]
         apart = {k: v for k, v in blocks.items() if k not in inside}
         blocks = {"_".join(inside): (replay.size,), **apart} if replay.choices else {}
+    values = {k: sites[k]["value"] for k in seen}  # one that is made of latent sites is not known
     return Labels(
-        dims={k: _dims(site, look.sites) for k, site in look.sites.items() if site["type"] == "sample"},
-        observed={k: np.asarray(look.sites[k]["value"]) for k in seen},
+        dims={k: _dims(site, sites) for k, site in sites.items() if site["type"] == "sample"},
+        observed={k: np.asarray(v) for k, v in values.items() if not isinstance(v, jax.ShapeDtypeStruct)},
         blocks=blocks,
     )
 

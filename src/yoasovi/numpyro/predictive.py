@@ -12,7 +12,7 @@ from numpyro.handlers import trace
 from numpyro.infer import Predictive as NumPyroPredictive
 
 from yoasovi.errors import check
-from yoasovi.model.model import Params
+from yoasovi.model import Params
 from yoasovi.numpyro.laws import is_observation
 from yoasovi.numpyro.replay import Replay, Source
 

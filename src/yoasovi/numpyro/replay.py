@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from numpyro import validation_enabled
 from numpyro.distributions import biject_to
-from numpyro.handlers import seed, substitute, trace
+from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer.util import compute_log_probs
 
-from yoasovi.model.model import Params
+from yoasovi.model import Params
 from yoasovi.numpyro.laws import as_categorical, is_observation, per_member
 from yoasovi.numpyro.plates import Batches
 
@@ -26,6 +27,15 @@ class Source(NamedTuple):
     fn: Callable
     args: tuple
     kwargs: dict
+
+    def in_jax(self) -> Source:
+        """Turn NumPy's arrays among the arguments into JAX's."""
+        change = lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
+        return self._replace(args=jax.tree.map(change, self.args), kwargs=jax.tree.map(change, self.kwargs))
+
+    def sites(self) -> dict[str, dict]:
+        """Run the function, for its sites."""
+        return trace(self.fn).get_trace(*self.args, **self.kwargs)
 
     def log_probs(self, values: Params, key=0) -> tuple[dict[str, jax.Array], dict[str, dict]]:
         """Give the log probabilities of all sites, scaled and masked but not summed, and the sites themselves."""
@@ -70,9 +80,14 @@ class Replay:
         leaves = [data[x.key] if isinstance(x, Slot) else x for x in self.leaves]
         return Source(substitute(fn, substitute_fn=place), *jax.tree.unflatten(self.tree, leaves))
 
+    def sites(self, params: Params, data) -> dict[str, dict]:
+        """Give the sites alone, without their log probabilities."""
+        return self.source(params, data).sites()
+
     def log_probs(self, params: Params, data) -> tuple[dict[str, jax.Array], dict[str, dict]]:
-        """Give the log probabilities of all sites, not summed, and the sites."""
-        log_probs, sites = self.source(params, data).log_probs({})
+        """Give the log probabilities of all sites but the settled ones, not summed, and these sites."""
+        source, settled = self.source(params, data), [*self.settled.difference(self.local)]
+        log_probs, sites = source._replace(fn=block(source.fn, hide=settled)).log_probs({})
         for name, base in self.moving.items():
             value, free, transform = sites[name]["value"], params[base], biject_to(sites[name]["fn"].support)
             log_probs[base] = transform.log_abs_det_jacobian(free, value)
@@ -152,7 +167,7 @@ class LocalLaw:
     def __call__(self, data, params):
         """Give a distribution of batch shape (N,)."""
         with validation_enabled(False):  # `Model` asks for it at parameters that are only of the right shape
-            law = self.replay.log_probs(params, data)[1][self.name]["fn"]
+            law = self.replay.sites(params, data)[self.name]["fn"]
             return as_categorical(law, (self.replay.size,)) or law
 
 
@@ -164,8 +179,7 @@ class Deterministics:
 
     def __call__(self, params, data):
         """Evaluate them."""
-        fn, args, kwargs = self.replay.source(params, data)
-        sites = trace(fn).get_trace(*args, **kwargs)
+        sites = self.replay.sites(params, data)
         wanted = (k for k, s in sites.items() if s["type"] == "deterministic" or k in self.replay.moving)
         return {k: jnp.asarray(sites[k]["value"]) for k in wanted}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +17,16 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIRunResult, SVIState
 from numpyro.optim import _NumPyroOptim
 
-from yoasovi.drive import Program, State, arrive, start, travel
 from yoasovi.errors import positive_integer
-from yoasovi.model.model import Density, Inputs
-from yoasovi.numpyro.judging import Guided, Judge, Keys, LossGradient, Steps, selector
-from yoasovi.stopping import MaxSteps, Patience, StopReason
+from yoasovi.kernels.walk import finite, keep
+from yoasovi.numpyro.judging import GuideControl, GuideRule, selector
+from yoasovi.stopping import StopReason
+from yoasovi.windows import judge
 
-_NO_INPUTS = Inputs({}, {}, None)
-_NO_DENSITY = Density(lambda params, data: jnp.zeros(1), (), (), 1, True)  # it is in the loss
 _MAX_NONFINITE = 500
+_BLOCK = 16  # pairs evaluated side by side; more would need more memory than a user of one particle expects
+# Pairs of losses that a window may spend on whether its average beats its end, and on whether it beats the incumbent.
+_MOST_FOR_NOISE, _MOST_FOR_GAIN = 64, 256
 
 
 class YOASOVI(SVI):
@@ -82,24 +85,19 @@ class YOASOVI(SVI):
             )  # fmt: skip
         traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((rng_key, state, args, kwargs)))
         loss = lambda params, key: self._loss(params, key, args, kwargs)
-        rule = Judge()
-        longest = min(rule.longest, num_steps)
-        program = Program(
-            _NO_DENSITY, Guided(loss, self._unit(state, args, kwargs)), Keys(), LossGradient(forward_mode_differentiation),
-            rule, Steps(self.optim, put, longest), MaxSteps() if traced else Patience(rule.patience), _MAX_NONFINITE,
+        rule = GuideRule()
+        work = Windows(
+            loss, self._unit(state, args, kwargs), self.optim, put, forward_mode_differentiation,
+            min(rule.longest, num_steps), num_steps, rule,
         )  # fmt: skip
-        begin = start(program, _NO_INPUTS, self.optim.get_params(state.optim_state), jnp.asarray(1.0))
-        begin = begin._replace(memory=state.optim_state)
-        carry = begin, jnp.full(num_steps + longest, jnp.nan)
-        go = lambda carry, until: _run_until(program, state.rng_key, num_steps, carry, until)
+        begin = work.begin(state.optim_state, state.rng_key)
         if traced:
-            end, losses = go(carry, num_steps)
+            end, losses = _in_one(work, begin)
             taken = num_steps
         else:
-            end, losses = _in_chunks(go, carry, num_steps, progress_bar)
+            end, losses = _by_the_host(work, begin, progress_bar)
             taken = int(end.step)
             _complain(end)
-        losses = losses[:taken]
         if stable_update:
             losses = jnp.where(jnp.isfinite(losses), losses, jnp.nan)
         found = SVIState(put(end.memory, end.incumbent), state.mutable_state, jax.random.fold_in(state.rng_key, taken))
@@ -111,53 +109,203 @@ class YOASOVI(SVI):
 
     def _unit(self, state: SVIState, args, kwargs) -> float:
         """Find what a nat is in the loss: the least scale that `handlers.scale` gives to a site of the guide."""
-        guide = seed(substitute(self.guide, data=self.get_params(state)), state.rng_key)
-        sites = trace(guide).get_trace(*args, **kwargs, **self.static_kwargs).values()
-        scales = [s["scale"] for s in sites if s["type"] == "sample" and not s["is_observed"]]
-        known = [float(np.min(x)) for x in scales if not isinstance(x, (type(None), jax.core.Tracer))]
-        least = min([*known, 1.0] if len(known) < len(scales) or not known else known)
-        return least if least > 0 else 1.0
+        known, unknown = [], []
+
+        def look():
+            guide = seed(substitute(self.guide, data=self.get_params(state)), state.rng_key)
+            for site in trace(guide).get_trace(*args, **kwargs, **self.static_kwargs).values():
+                if site["type"] == "sample" and not site["is_observed"]:
+                    scale = site["scale"]
+                    hidden = isinstance(scale, (type(None), jax.core.Tracer))
+                    (unknown if hidden else known).append(scale)
+
+        jax.eval_shape(look)
+        least = [float(np.min(x)) for x in known]
+        found = min([*least, 1.0] if unknown or not least else least)
+        return found if found > 0 else 1.0
 
 
-def _run_until(program: Program, key, num_steps: int, carry, until):
-    """Take turns until a step is reached or the run ends; windows do not depend on where the host looks."""
+class Run(NamedTuple):
+    """A run between two windows."""
+
+    params: Any  # where the next window starts
+    memory: Any  # the optimiser's state, which holds parameters too
+    incumbent: Any
+    control: GuideControl
+    patience: Any
+    keys: Any  # of steps, judgements and luck
+    step: Any
+    turn: Any
+    refused: Any  # steps in a row that were not finite
+    reason: Any
+
+
+class Windows:
+    """The pieces of a window, each of which can be compiled on its own or be part of a larger program."""
+
+    def __init__(self, loss, unit, optim, put, forward, longest, num_steps, rule: GuideRule):
+        self.loss, self.unit, self.optim, self.put, self.forward = loss, unit, optim, put, forward
+        self.longest, self.num_steps, self.rule = longest, num_steps, rule
+
+    def begin(self, memory, key) -> Run:
+        """Give the state before the first window."""
+        params, none = self.optim.get_params(memory), jnp.asarray(0)
+        control = GuideControl(jnp.asarray(self.rule.first), jnp.asarray(1.0), jnp.asarray(False))
+        return Run(params, memory, params, control, none, jax.random.split(key, 3), none, none, none, none)
+
+    def walk(self, run: Run):
+        """Take the window's steps: (params, memory, average, losses, refused in a row, luck)."""
+        size = jnp.minimum(run.control.size, self.num_steps - run.step)
+
+        def body(i, carry):
+            params, memory, average, losses, refused = carry
+            value, gradient = self._gradient(params, jax.random.fold_in(run.keys[0], run.step + i))
+            new = self.optim.update(gradient, self.put(memory, params), value=value)
+            moved = jax.tree.map(lambda p, q: p + run.control.length * (q - p), params, self.optim.get_params(new))
+            sound = jnp.isfinite(value) & finite(moved) & finite(new) & finite(gradient)
+            params, memory = keep(sound, (moved, new), (params, memory))
+            share = 1.0 / (1.0 + jnp.maximum(i - size // 2, 0))
+            average = jax.tree.map(lambda a, p: a + share * (p - a), average, params)
+            losses = losses.at[i].set(value.astype(losses.dtype), mode="drop")
+            return params, memory, average, losses, jnp.where(sound, 0, refused + 1)
+
+        begin = run.params, run.memory, run.params, jnp.full(self.longest, jnp.nan), run.refused
+        params, memory, average, losses, refused = jax.lax.fori_loop(0, size, body, begin)
+        luck = jax.random.uniform(jax.random.fold_in(run.keys[2], run.turn), minval=1e-12)
+        return params, memory, average, losses, refused, luck
+
+    def _gradient(self, params, key):
+        def loss(params):
+            value = self.loss(params, key)
+            return value, value
+
+        gradient, value = (jax.jacfwd if self.forward else jax.grad)(loss, has_aux=True)(params)
+        return value, gradient
+
+    def pairs(self, new, old, key, place, block):
+        """Compare two sets of parameters by the loss with the same keys, `_BLOCK` at a time, in nats."""
+        keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, place), block), _BLOCK)
+        both = jax.tree.map(lambda a, b: jnp.stack([a, b]), new, old)
+        value = jax.vmap(lambda k: jax.vmap(lambda p: -self.loss(p, k) / self.unit)(both))(keys)
+        return value[:, 0] - value[:, 1], value[:, 0], value[:, 1]
+
+    def settled(self, run: Run, walked, candidate, noise: judge.Gain, gain: judge.Gain, xp: Any) -> Run:
+        """Do what the rule says."""
+        params, memory, _, _, refused, luck = walked
+        sound = finite(candidate)
+        ruling = self.rule.rule(run.control, gain, noise, sound, luck, run.turn + 1)
+        size = xp.minimum(run.control.size, self.num_steps - run.step)
+        pick = lambda c, a, b: jax.tree.map(lambda x, y: xp.where(c, x, y), a, b)
+        incumbent = pick(ruling.accept, candidate, run.incumbent)
+        astray = ruling.rollback & (refused < size)
+        refused = xp.where(astray, 0, refused)
+        patience = xp.where(ruling.progressed, 0, run.patience + ruling.missed)
+        step = run.step + size
+        whole = size >= run.control.size
+        reason = xp.select(
+            [refused >= _MAX_NONFINITE, (patience >= self.rule.patience) & whole, ruling.stuck, step >= self.num_steps],
+            [int(r) for r in (StopReason.NON_FINITE, StopReason.CONVERGED, StopReason.NO_STEP, StopReason.MAX_STEPS)],
+            int(StopReason.RUNNING),
+        )
+        return Run(
+            pick(ruling.rollback, incumbent, candidate), pick(ruling.rollback, run.memory, memory), incumbent,
+            ruling.control, patience, run.keys, step, run.turn + 1, refused, reason,
+        )  # fmt: skip
+
+
+def _by_the_host(work: Windows, run: Run, progress_bar: bool) -> tuple[Run, jax.Array]:
+    """Decide on the host, window by window, with a look now and then for the progress bar."""
+    walk, pairs = _opened(work.walk), _opened(work.pairs)
+    run = jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x), run)
+    losses: list[np.ndarray] = []
+    bar = tqdm.tqdm(total=work.num_steps) if progress_bar else None
+
+    def gain(new, old, which, most):
+        tally, block = judge.empty(np.zeros(())), 0
+        while tally.drawn < most and not judge.sure(tally, block=_BLOCK):
+            found = pairs(new, old, run.keys[1], 2 * int(run.turn) + which, block)
+            tally, block = judge.add(tally, *(np.asarray(x, float) for x in found)), block + 1
+        return judge.gained(tally)
+
+    while run.reason == StopReason.RUNNING:
+        walked = walk(run)
+        end, average = walked[0], walked[2]
+        with np.errstate(all="ignore"):
+            noise = gain(average, end, 0, _MOST_FOR_NOISE)
+            candidate = average if noise.mean > 0 else end
+            most = _MOST_FOR_GAIN if bool(finite(candidate)) else 0
+            won = gain(candidate, run.incumbent, 1, most)
+            host = lambda tree: jax.tree.map(np.asarray, tree)
+            size = min(int(run.control.size), work.num_steps - int(run.step))
+            losses.append(np.asarray(walked[3])[:size])
+            run = work.settled(run, host(walked), host(candidate), noise, won, np)
+        if bar is not None:
+            bar.update(size)
+            seen = np.concatenate(losses)
+            recent = losses[-1][np.isfinite(losses[-1])]
+            average_loss = np.mean(recent) if recent.size else np.nan
+            now = int(run.step)
+            text = f"init loss: {seen[0]:.4f}, avg. loss [{now - size + 1}-{now}]: {average_loss:.4f}"
+            bar.set_postfix_str(text, refresh=False)
+    if bar is not None:
+        if run.reason == StopReason.CONVERGED:
+            text = f"Nothing worth having was left to gain after {int(run.step)} of {work.num_steps} steps."
+            bar.write(text, file=sys.stderr)
+        bar.close()
+    return run, jnp.concatenate([jnp.asarray(x) for x in losses])
+
+
+def _in_one(work: Windows, run: Run) -> tuple[Run, jax.Array]:
+    """The same inside a program of the user's: the windows do not end early there."""
+
+    def gain(run, new, old, which, most):
+        def more(carry):
+            tally, block = carry
+            return judge.add(tally, *work.pairs(new, old, run.keys[1], 2 * run.turn + which, block)), block + 1
+
+        going = lambda carry: (carry[0].drawn < most) & ~judge.sure(carry[0], block=_BLOCK)
+        return judge.gained(jax.lax.while_loop(going, more, (judge.empty(jnp.zeros(())), 0))[0])
 
     def turn(carry):
-        state, losses = carry
-        plan, trip = travel(program, _NO_INPUTS, key, num_steps, state)
-        losses = jax.lax.dynamic_update_slice(losses, trip.record, (state.step,))
-        return arrive(program, _NO_INPUTS, key, num_steps, state, plan, trip)[0], losses
+        run, losses = carry
+        walked = work.walk(run)
+        end, average = walked[0], walked[2]
+        noise = gain(run, average, end, 0, _MOST_FOR_NOISE)
+        candidate = keep(noise.mean > 0, average, end)
+        won = gain(run, candidate, run.incumbent, 1, jnp.where(finite(candidate), _MOST_FOR_GAIN, 0))
+        losses = jax.lax.dynamic_update_slice(losses, walked[3], (run.step,))
+        new = work.settled(run, walked, candidate, noise, won, jnp)
+        going = (new.step < work.num_steps) & (new.reason != StopReason.NON_FINITE)
+        return jax.tree.map(_as, new._replace(reason=jnp.where(going, 0, new.reason)), run), losses
 
-    more = lambda carry: (carry[0].step < until) & (carry[0].reason == StopReason.RUNNING)
-    return jax.lax.while_loop(more, turn, carry)
-
-
-def _in_chunks(go, carry, num_steps: int, progress_bar: bool) -> tuple[State, jax.Array]:
-    """Run compiled, with a look now and then for the progress bar."""
-    # The data are arguments of the compiled program and not constants in it, though the model sees them as they are.
-    # (A `jit` anywhere inside `go` would make constants of them again.)
-    traced, shape = jax.make_jaxpr(go, return_shape=True)(carry, num_steps)
-    tree = jax.tree.structure(shape)
-    flat = jax.jit(lambda consts, *leaves: jaxpr_as_fun(traced.replace(consts=consts))(*leaves))
-    call = lambda carry, until: jax.tree.unflatten(tree, flat(traced.consts, *jax.tree.leaves((carry, until))))
-    if not progress_bar:
-        return call(carry, num_steps)
-    with tqdm.tqdm(total=num_steps) as bar:
-        while (state := carry[0]).reason == StopReason.RUNNING:
-            seen = int(state.step)
-            carry = call(carry, seen + max(num_steps // 20, 1))
-            now = int(carry[0].step)
-            recent = np.asarray(carry[1][seen:now])
-            bar.update(now - seen)
-            average = np.mean(recent[np.isfinite(recent)]) if np.isfinite(recent).any() else np.nan
-            bar.set_postfix_str(f"init loss: {carry[1][0]:.4f}, avg. loss [{seen + 1}-{now}]: {average:.4f}", refresh=False)
-        if carry[0].reason == StopReason.CONVERGED:
-            text = f"Nothing worth having was left to gain after {int(carry[0].step)} of {num_steps} steps."
-            bar.write(text, file=sys.stderr)
-    return carry
+    losses = jnp.full(work.num_steps + work.longest, jnp.nan)
+    run = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), run)
+    going = lambda carry: (carry[0].step < work.num_steps) & (carry[0].reason == StopReason.RUNNING)
+    run, losses = jax.lax.while_loop(going, turn, (run, losses))
+    return run, losses[: work.num_steps]
 
 
-def _complain(end: State) -> None:
+def _as(new: Any, old: Any) -> Any:
+    return new if jnp.issubdtype(old.dtype, jax.dtypes.prng_key) else jnp.asarray(new, old.dtype)
+
+
+def _opened(fn: Callable) -> Callable:
+    """Compile a function at its first call, the arrays it closes over being arguments and not constants of the program."""
+    made: list[Any] = []
+
+    def call(*args):
+        if not made:
+            traced, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
+            # (A `jit` anywhere inside `fn` would make constants of them again.)
+            flat = jax.jit(lambda consts, *leaves: jaxpr_as_fun(traced.replace(consts=consts))(*leaves))
+            made.extend([flat, traced.consts, jax.tree.structure(shape)])
+        flat, consts, tree = made
+        return jax.tree.unflatten(tree, flat(consts, *jax.tree.leaves(args)))
+
+    return call
+
+
+def _complain(end: Run) -> None:
     if end.reason == StopReason.NON_FINITE:
         text = f"The loss was not finite for {_MAX_NONFINITE} steps in a row; check priors, supports and data."
         warnings.warn(text, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Ctrl-C during a fit: the first ends it after the current chunk, the second at once."""
+"""Ctrl-C during a fit: the first ends it after the current window, the second at once; while compiling, the first does."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ import jax
 class Interrupts:
     """Within this context SIGINT sets `asked`; a second one raises KeyboardInterrupt.
 
-    Compiled code does not look at signals, so `run` leaves it to another thread while this one waits for it. Only the
-    main thread can be interrupted: elsewhere nothing is installed, and `run` is a plain call.
+    Compiling does not look at signals and cannot be ended halfway, so `run` leaves it to another thread while this one
+    waits for it: there the first Ctrl-C raises at once, since there is nothing to be had yet. Only the main thread can be
+    interrupted: elsewhere nothing is installed, and `run` is a plain call.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self._compiling = False
         self._main = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> Interrupts:
@@ -36,28 +38,35 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._previous)
 
     def _handle(self, *_: Any) -> None:
+        if self._compiling:
+            print("yoasovi: stopped while compiling; there is no result yet.", file=sys.stderr, flush=True)
+            raise KeyboardInterrupt
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        print("yoasovi: ending after this chunk; Ctrl-C again stops at once.", file=sys.stderr, flush=True)
+        print("yoasovi: ending after this window; Ctrl-C again stops at once.", file=sys.stderr, flush=True)
 
-    def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Give `fn(*args)`, and let a second Ctrl-C through while it runs."""
+    def run(self, fn: Callable[[], Any]) -> Any:
+        """Give `fn()`, and let Ctrl-C through while it runs."""
         if not self._main:
-            return fn(*args)
+            return fn()
         wide, box, done = bool(jax.config.read("jax_enable_x64")), [], threading.Event()
 
         def work():
             try:
                 with jax.enable_x64(wide):  # JAX keeps this setting by thread
-                    box.append((jax.block_until_ready(fn(*args)), None))
+                    box.append((fn(), None))
             except BaseException as error:
                 box.append((None, error))
             done.set()
 
         threading.Thread(target=work, daemon=True).start()
-        while not done.wait(0.5):  # with a limit, since Windows lets no signal through an endless wait
-            pass
+        self._compiling = True
+        try:
+            while not done.wait(0.5):  # with a limit, since Windows lets no signal through an endless wait
+                pass
+        finally:
+            self._compiling = False
         answer, error = box[0]
         if error is not None:
             raise error

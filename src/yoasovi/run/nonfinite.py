@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from yoasovi.acceptance import open_uniform
-from yoasovi.gradients import Problem
-from yoasovi.kernels.programs import Clock, as_arrays, call
+from yoasovi.kernels.programs import Clock, call
+from yoasovi.kernels.walk import DRAW, GRADIENT, LOG_P
+from yoasovi.randomness import Purpose, open_uniform, stream
 
-# What was not finite first, in the order in which an iteration meets it: the draw, log p there, its gradient, the step.
-LOG_P, GRADIENT, DRAW, PARAMETER = range(4)
 _SHOWN = 6  # numbers of an array that a message shows
 
 
@@ -30,37 +27,11 @@ class Nonfinite(NamedTuple):
         return ", ".join(f"{name} {count:,}" for name, count in zip(names, self, strict=True) if count) or "none"
 
 
-class Refused(NamedTuple):
-    """What a run remembers of refused draws."""
-
-    counts: jax.Array  # (4,), by kind
-    run: jax.Array  # refused in a row; stays where it is once the limit is reached
-    kind: jax.Array  # of the latest
-    step: jax.Array
-    theta: Any  # the latest refused draw
-
-
-def nothing_refused(problem: Problem, params: Any) -> Refused:
-    """Give the memory to begin with."""
-    uniform = jnp.full(problem.noise_size, 0.5)
-    theta = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(problem.draw, params, uniform))
-    zero = jnp.asarray(0)
-    return Refused(jnp.zeros(4, int), zero, zero, zero, theta)
-
-
-def note(refused: Refused, bad: jax.Array, kind: jax.Array, step: jax.Array, theta: Any, most: int) -> Refused:
-    """Take note of one iteration; once `most` in a row were refused the culprit is kept."""
-    full = refused.run >= most
-    counts = refused.counts.at[kind].add(bad)
-    latest = Refused(counts, refused.run + 1, kind, step, theta)
-    choose = lambda a, b: jnp.where(bad & ~full, a, b)
-    out = jax.tree.map(choose, latest, refused)
-    return out._replace(counts=counts, run=jnp.where(bad | full, out.run, 0))
-
-
 def explain(model: Any, family: Any, kind: int, step: int, theta: Any) -> str:
     """Say what is not finite at a draw: which term of log p or which coordinate, and the values it was met at."""
-    at, what = call(Clock(), _look, (model.density, family), as_arrays(model.inputs), theta)
+    if model.on_host:
+        return _explain_host(model, kind, step, theta)
+    at, what = call(Clock(), _look, (model.density, family), model.inputs, theta)
     at = {k: np.asarray(v) for k, v in at.items()}
     local = {s.name for s in model.density.local_sites}
     where = ", ".join(f"{k} = {_shown(v)}" for k, v in at.items() if k not in local)
@@ -77,31 +48,33 @@ def explain(model: Any, family: Any, kind: int, step: int, theta: Any) -> str:
     return f"a parameter of q was not finite after step {step}, though log p and its gradient were finite, at {where}."
 
 
-def search(model: Any, family: Any, params: Any, seed: int, draws: int = 200) -> str:
+def search(model: Any, family: Any, kernels: Any, params: Any, seed: int, draws: int = 200) -> str:
     """Look for a draw of q at which log p is not finite, for a message; say so if there is none among the first."""
-    static, inputs = (model.density, family), as_arrays(model.inputs)
-    theta, elbo = call(Clock(), _first_bad, (*static, draws), inputs, params, seed)
-    if np.isfinite(elbo):
+    size, lane = family.noise_size(model.density), jax.tree.map(lambda x: x[None], params)
+    noise = family.noise(open_uniform(stream(seed, Purpose.BLAME), (draws, size)))
+    elbo = kernels.values(lane, noise[None])[0]
+    if np.isfinite(elbo).all():
         return f"some draws were not finite while q was being judged; {draws} fresh ones are finite."
+    first = int(np.argmin(np.isfinite(elbo)))
+    some = noise[first : first + 1]
+    theta = family.place(lane, some[None])[0] if hasattr(family, "place") else kernels.draws(params, some)
+    theta = jax.tree.map(lambda x: x[0], theta)
     return explain(model, family, LOG_P, 0, theta).replace(" at step 0", "", 1)
 
 
+def _explain_host(model: Any, kind: int, step: int, theta: Any) -> str:
+    what = "the draw" if kind == DRAW else "the gradient of log p" if kind == GRADIENT else "log p"
+    return f"{what} is not finite at step {step}: at x = {_shown(theta)}."
+
+
 def _look(density, family, inputs, theta):
-    problem = Problem(density, family, inputs)
-    terms = problem.terms(theta)
+    terms = family.terms(density, inputs, theta)
+    if isinstance(theta, dict):
+        return theta, (terms, {})
     gradient = {}
-    if density.differentiable and not isinstance(theta, dict):
-        gradient = density.split(jax.grad(lambda x: problem.terms(x).total())(theta))
-    return family.constrain(density, inputs, theta), (terms, gradient)
-
-
-def _first_bad(density, family, draws, inputs, params, seed):
-    problem = Problem(density, family, inputs)
-    uniform = open_uniform(jax.random.key(seed), (draws, family.noise_size(density)))
-    theta = jax.vmap(lambda u: problem.draw(params, u))(uniform)
-    elbo = jax.lax.map(lambda u: problem.elbo(params, u), uniform)
-    first = jnp.argmin(jnp.isfinite(elbo))
-    return jax.tree.map(lambda x: x[first], theta), elbo[first]
+    if density.differentiable:
+        gradient = density.split(jax.grad(lambda x: density.free_terms(inputs, x).total())(theta))
+    return density.constrain(inputs, theta)[0], (terms, gradient)
 
 
 def _bad_terms(terms) -> list[str]:

@@ -1,4 +1,4 @@
-"""Live progress in a terminal; silence elsewhere."""
+"""Live progress in a terminal or a notebook; silence elsewhere."""
 
 from __future__ import annotations
 
@@ -11,49 +11,52 @@ import numpy as np
 from yoasovi.stopping import MaxSteps
 
 _FATES = 12  # windows whose verdicts are shown
+# What programs do, for someone who waits for one to be compiled.
+_PROGRAMS = {
+    "gradients": "log p and its gradient", "differences": "log p", "walk": "windows of steps", "chain": "single steps",
+    "values": "log p", "pairs": "log p", "sights": "log p and its features", "constrained": "draws on their supports",
+    "anchored": "log p of all the data",
+}  # fmt: skip
 
 
 class Progress:
     """A line that says how far a fit is: ELBO, verdicts, step size, evaluations per second, and time left where it is known.
 
-    Time left is known for methods that take a fixed number of steps; those with a stopping rule end when they end.
+    It begins before anything is compiled, and says what is being compiled. Time left is known for methods that take a
+    fixed number of steps; those with a stopping rule end when they end.
     """
 
     def __init__(self, wanted: bool | None, method: Any, max_steps: int):
-        self.bar: Any = None
         self.begin = time.perf_counter()
-        self.first: tuple[float, int] | None = None  # when the first chunk was done, and its evaluations
+        self.first: tuple[float, int] | None = None  # when the first turn was done, and its evaluations
         self.fixed = isinstance(method.stopping, MaxSteps)
-        self.fates = ""
-        if wanted or (wanted is None and sys.stderr.isatty()):
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeElapsedColumn
+        self.fates, self.total = "", max_steps
+        self.line: Any = None
+        notebook = _in_notebook()
+        if wanted or (wanted is None and (sys.stderr.isatty() or notebook)):
+            kind = _NotebookLine if notebook else _TerminalLine
+            self.line = kind(method.name, max_steps if self.fixed else None)
 
-            kind = BarColumn(bar_width=20) if self.fixed else SpinnerColumn()
-            columns = (
-                TextColumn("{task.description}"),
-                kind,
-                TextColumn("{task.fields[said]}", markup=False),
-                TimeElapsedColumn(),
-            )
-            self.bar = Bar(*columns, console=Console(stderr=True), transient=True)
-            self.task = self.bar.add_task(method.name, total=max_steps if self.fixed else None, said="compiling")
+    def __enter__(self) -> Progress:
+        if self.line:
+            self.line.start()
+            self.line.update(0, "starting")
+        return self
 
-    def __enter__(self):
-        if self.bar:
-            self.bar.start()
-        return self.show
+    def __exit__(self, *_: Any) -> None:
+        if self.line:
+            self.line.stop()
 
-    def __exit__(self, *_):
-        if self.bar:
-            self.bar.stop()
+    def compiling(self, program: str) -> None:
+        """Say what is being compiled."""
+        if self.line:
+            self.line.update(None, f"compiling {_PROGRAMS.get(program, program.replace('_', ' '))}")
 
-    def show(self, state: Any, info: Any) -> None:
-        """Take note of a chunk: `state` after it, `info` of its turns; both have a leading axis of restarts."""
-        if not self.bar:
-            return
-        step = int(np.max(state.step))
-        self.bar.update(self.task, completed=step, said=self.said(state, info, time.perf_counter() - self.begin))
+    def __call__(self, state: Any, info: Any) -> None:
+        """Take note of a turn: `state` after it, `info` its rows; both have a leading axis of restarts."""
+        if self.line:
+            step = int(np.max(state.step))
+            self.line.update(step, self.said(state, info, time.perf_counter() - self.begin))
 
     def said(self, state: Any, info: Any, now: float) -> str:
         """Put what is known into words."""
@@ -76,7 +79,52 @@ class Progress:
         elif now > self.first[0]:
             rate = (spent - self.first[1]) / (now - self.first[0])
             words.append(f"{rate:,.0f} evaluations/s")
-            total = self.bar.tasks[0].total if self.bar else None
-            if self.fixed and total and step:
-                words.append(f"{max(0.0, (now - self.first[0]) * (total - step) / step):,.0f} s left")
+            if self.fixed and step:
+                words.append(f"{max(0.0, (now - self.first[0]) * (self.total - step) / step):,.0f} s left")
         return "  ".join(words)
+
+
+class _TerminalLine:
+    """One line of a terminal, gone at the end."""
+
+    def __init__(self, name: str, total: int | None):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        kind = SpinnerColumn() if total is None else BarColumn(bar_width=20)
+        columns = TextColumn("{task.description}"), kind, TextColumn("{task.fields[said]}", markup=False), TimeElapsedColumn()
+        self.bar = Bar(*columns, console=Console(stderr=True), transient=True)
+        self.task = self.bar.add_task(name, total=total, said="")
+        self.start, self.stop = self.bar.start, self.bar.stop
+
+    def update(self, step: int | None, said: str) -> None:
+        self.bar.update(self.task, completed=step, said=said)
+
+
+class _NotebookLine:
+    """One line under a notebook's cell, at most ten times a second, gone at the end."""
+
+    def __init__(self, name: str, total: int | None):
+        self.name, self.last = name, 0.0
+        self.handle: Any = None
+
+    def start(self) -> None:
+        from IPython.display import display
+
+        self.handle = display({"text/plain": self.name}, raw=True, display_id=True)
+
+    def update(self, step: int | None, said: str) -> None:
+        now = time.perf_counter()
+        if self.handle is not None and (now - self.last > 0.1 or step is None):
+            self.last = now
+            self.handle.update({"text/plain": f"{self.name}  {said}"}, raw=True)
+
+    def stop(self) -> None:
+        if self.handle is not None:
+            self.handle.update({"text/plain": ""}, raw=True)
+
+
+def _in_notebook() -> bool:
+    """Say whether this process is a notebook's kernel, without importing IPython for it."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")

@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from yoasovi.errors import check
-from yoasovi.model.model import Params
+from yoasovi.model import Params
 from yoasovi.models import GaussianMixture
 from yoasovi.sklearn.common import DRAWS, Unit, filled, fit_estimator, report, weighted, whole
 

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from yoasovi.errors import positive_number
-from yoasovi.model.model import Params
+from yoasovi.model import Params
 from yoasovi.models import LinearRegression, LogisticRegression
 from yoasovi.models.regression import predictor
 from yoasovi.sklearn.common import DRAWS, Unit, filled, fit_estimator, report, weighted

@@ -15,7 +15,7 @@ from yoasovi.errors import check
 from yoasovi.families.base import Gaussian
 from yoasovi.methods import METHODS, Method
 from yoasovi.stopping import MaxSteps, StopReason
-from yoasovi.verdict import diagnostics
+from yoasovi.verdict import diagnostics, looks
 from yoasovi.verdict.advice import Facts, advise
 from yoasovi.verdict.diagnostics import Estimate, effective_size
 
@@ -110,34 +110,33 @@ class Thresholds:
     min_steps: int = 1000
 
 
-def diagnose(fit: Any, thresholds: Thresholds, draws: int | None = None, starts: int = 16, seed: int = 0) -> Verdict:
+def diagnose(
+    fit: Any, thresholds: Thresholds, draws: int | None = None, starts: int | None = None, seed: int = 0
+) -> Verdict:
     """Look at a fit from all sides and grade it by its worst finding."""
     check(isinstance(thresholds, Thresholds), "thresholds", "diagnose", "a Thresholds", thresholds)
+    if draws is not None:
+        check(isinstance(draws, int) and draws >= 400, "draws", "diagnose", "an integer of at least 400", draws)
+    if starts is not None:
+        check(isinstance(starts, int) and starts >= 0, "starts", "diagnose", "an integer of at least 0", starts)
+    effort = looks.Effort.of(fit, draws, starts)
     gaussian = isinstance(fit.family, Gaussian)
     ask = _Inquiry(fit, thresholds)
     findings = [ask.finite(), *ask.resolved()]
     if gaussian and fit.model.differentiable and np.isfinite(fit.elbo.value):
-        findings += ask.scores(seed)
+        findings += ask.scores(effort, seed)
     if gaussian and np.isfinite(fit.elbo.value):
-        findings += ask.wide(_affordable(fit, draws), seed)
+        findings += ask.wide(effort.draws, seed)
     findings += ask.weights()
     findings += ask.restarts()
     if gaussian and fit.model.differentiable and np.isfinite(fit.elbo.value):
-        findings += ask.modes(starts, seed)
+        findings += ask.modes(effort, seed)
     else:
         findings += ask.no_search()
     findings.insert(0, ask.stopped(findings))
     grade = GRADES[max(GRADES.index(f.grade) for f in findings)]
     evidence = {f.name: f for f in findings}
     return Verdict(grade, evidence, advise(grade, evidence, ask.facts), ask.num_values, ask.num_gradients)
-
-
-def _affordable(fit: Any, draws: int | None) -> int:
-    """4,000 draws; of a function called from outside, no more than a quarter of what the fit cost."""
-    if draws is not None:
-        check(isinstance(draws, int) and draws >= 400, "draws", "diagnose", "an integer of at least 400", draws)
-        return draws
-    return 4000 if fit.model.differentiable else min(4000, max(400, fit.num_values // 4))
 
 
 class _Inquiry:
@@ -149,7 +148,7 @@ class _Inquiry:
         self.facts = Facts(
             family=fit.family.name, dim=self.dim, method=fit.method.name, steps=fit.num_steps, corrects=fit.worth_correcting
         )  # fmt: skip
-        self.ratios = fit.log_ratio
+        self.ratios = fit.ratios() if fit.kernels.cheap else fit.log_ratio
         self.axes: np.ndarray | None = None
         self.num_values = self.num_gradients = 0
         self.log_evidence = fit.elbo.value
@@ -190,10 +189,8 @@ class _Inquiry:
         text = f"log p is about {value.max():.1g}, where numbers are {apart:.1g} apart: smaller differences cannot be seen."
         yield Finding("resolution", apart, 0.0, "failed" if apart >= failed else "usable", text)
 
-    def scores(self, seed: int) -> Iterator[Finding]:
-        from yoasovi.verdict import looks as probes
-
-        seen = probes.scores(self.fit, seed)
+    def scores(self, effort: looks.Effort, seed: int) -> Iterator[Finding]:
+        seen = looks.scores(self.fit, effort.pairs, seed)
         self._spend(seen)
         if len(seen.eps) < 32:
             return
@@ -206,7 +203,7 @@ class _Inquiry:
             f"Scores of q's draws are {noise:.2g} per parameter in q's own units (0 where q is the posterior).",
         )
         yield self._to_gain(seen.gain)
-        if self.dim > probes.FULL_UP_TO:
+        if self.dim > looks.FULL_UP_TO:
             return
         if self.fit.family.noise_size(self.fit.model.density) == self.dim:
             self.axes = np.linalg.eigh(seen.white.T @ seen.white)[1]
@@ -243,13 +240,11 @@ class _Inquiry:
         """Give the value that is surely largest, its error, and the names of its pair if it is beyond doubt and a limit."""
         i, j = _largest(pairs)
         value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > norm.isf(0.001 / self.dim**2)
-        names = labels(self.fit.model.density)
+        names = self.fit.model.density.labels
         return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
 
     def wide(self, draws: int, seed: int) -> Iterator[Finding]:
-        from yoasovi.verdict import looks as probes
-
-        seen = probes.wide(self.fit, self.axes, draws, seed)
+        seen = looks.wide(self.fit, self.axes, draws, seed)
         self._spend(seen)
         self.ratios = np.concatenate([self.ratios, seen.log_ratio])
         self.log_evidence, self.far = seen.log_evidence.value, seen.far
@@ -342,10 +337,8 @@ class _Inquiry:
             f"{seen.best} of {seen.total} restarts reached the best ELBO; the median one is {seen.behind:.2f} nats below.",
         )
 
-    def modes(self, starts: int, seed: int) -> Iterator[Finding]:
-        from yoasovi.verdict import looks as probes
-
-        seen = probes.search(self.fit, starts, seed=seed, far=self.far)
+    def modes(self, effort: looks.Effort, seed: int) -> Iterator[Finding]:
+        seen = looks.search(self.fit, effort, seed=seed, far=self.far)
         self._spend(seen)
         apart = [m for m in seen.others if m.barrier > self.limits.barrier]
         masses = np.array([m.log_mass for m in apart])
@@ -395,13 +388,3 @@ def _largest(pairs: diagnostics.Pairwise) -> tuple[int, int]:
     sure = np.where(np.eye(len(pairs.value), dtype=bool), -np.inf, np.abs(pairs.value) - 2.0 * pairs.error)
     i, j = np.unravel_index(int(np.argmax(sure)), sure.shape)
     return int(i), int(j)
-
-
-def labels(density: Any) -> list[str]:
-    """Name every coordinate of the flat unconstrained vector: site, or site[i,j]."""
-    out = []
-    for site in density.sites:
-        out += [
-            site.name if not index else f"{site.name}[{','.join(map(str, index))}]" for index in np.ndindex(site.free_shape)
-        ]
-    return out

@@ -7,30 +7,43 @@ modes, whose mass a Laplace approximation estimates. Every evaluation of log p i
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtri
-from numpyro.distributions import biject_to
 from scipy.special import gammaln, logsumexp
 from scipy.stats import chi2, norm
 
-from yoasovi.acceptance import open_uniform
-from yoasovi.answer.result import _ratio_at
-from yoasovi.families.base import FullRank, LowRank
-from yoasovi.gradients import Problem
-from yoasovi.kernels.programs import Clock, as_arrays, call, precision
-from yoasovi.start import climb
+from yoasovi.climb import climb
+from yoasovi.randomness import Purpose, mirrored, stream
 from yoasovi.verdict.diagnostics import Estimate
-from yoasovi.windows.rule import paired_gain
+from yoasovi.windows import judge
 
 FULL_UP_TO = 300  # parameters, for what costs d gradients or d^2 numbers
-_BLOCK = 1000  # draws per compiled call, as in `result`
 _FAR = 4  # of them are climbed from
 _OUTSIDE = 1e-4  # q's own probability of what is called outside q
+
+
+class Effort(NamedTuple):
+    """How much a verdict may look: as much as it likes where looks are cheap, no more than the fit did elsewhere."""
+
+    pairs: int  # of mirrored scores
+    draws: int  # from heavy-tailed proposals
+    starts: int  # of climbs
+    hessian: bool  # d more gradients for the mass of a mode
+
+    @classmethod
+    def of(cls, fit: Any, draws: int | None, starts: int | None) -> Effort:
+        """Choose by the cost of one look, and by what the fit itself took."""
+        dim = fit.model.density.dim
+        pairs = 256 if dim <= 128 else min(2 * dim, 1024)
+        if fit.kernels.cheap:
+            return cls(pairs, draws or 4000, 16 if starts is None else starts, True)
+        spent = fit.num_gradients + fit.num_values // 3  # in gradients
+        return cls(
+            int(np.clip(spent // 8, 16, pairs)), draws or int(np.clip(spent, 400, 4000)),
+            int(np.clip(spent // 60, 2, 16)) if starts is None else starts, dim <= spent // 8,
+        )  # fmt: skip
 
 
 class Scores(NamedTuple):
@@ -75,32 +88,37 @@ class Search(NamedTuple):
     num_gradients: int
 
 
-def scores(fit, seed: int = 0) -> Scores:
+def scores(fit: Any, pairs: int, seed: int = 0) -> Scores:
     """Take scores at mirrored draws from q, and measure what the step they propose would gain."""
-    dim = fit.model.density.dim
-    pairs = 256 if dim <= 128 else min(2 * dim, 1024)
-    static, inputs = (fit.model.density, fit.family, pairs), as_arrays(fit.model.inputs)
-    with precision():
-        eps, white, gain = call(Clock(), _scores, static, inputs, fit.params, seed)
-    eps, white = np.asarray(eps)[:, :dim], np.asarray(white)
+    dim, family, kernels, lane = fit.model.density.dim, fit.family, fit.kernels, fit.lane
+    size = family.noise_size(fit.model.density)
+    eps = mirrored(stream(seed, Purpose.VERDICT_SCORES), 2 * pairs, size)[None]
+    white = kernels.scores(lane, eps).white
+    one = np.ones(1)
+    with np.errstate(all="ignore"):
+        there = family.propose(lane, eps, white, dim <= FULL_UP_TO and 2 * pairs > 2 * dim, one, 16.0 * one).params
+    tally, rng = judge.empty(np.zeros(1)), stream(seed, Purpose.VERDICT_JUDGE)
+    while tally.drawn[0] < pairs and not judge.sure(tally, 6.0)[0]:
+        tally = judge.add(tally, *kernels.pairs(there, lane, rng.standard_normal((1, judge.BLOCK, size))))
+    gain = judge.gained(tally)
+    eps, white = eps[0, :, :dim], white[0]
     sound = np.isfinite(white).all(1)
     sound = np.repeat(sound[0::2] & sound[1::2], 2)
-    gained = Estimate(float(gain.mean), float(gain.se))
-    return Scores(eps[sound], white[sound], gained, 2 * int(gain.pairs), 2 * pairs)
+    gained = Estimate(float(gain.mean[0]), float(gain.se[0]))
+    return Scores(eps[sound], white[sound], gained, 2 * int(gain.pairs[0]), 2 * pairs)
 
 
-def wide(fit, axes: np.ndarray | None = None, n: int = 4000, seed: int = 0) -> Wide:
+def wide(fit: Any, axes: np.ndarray | None = None, n: int = 4000, seed: int = 0) -> Wide:
     """Importance-sample from half q, a quarter multivariate t and a quarter q with one axis replaced by a t.
 
     `axes` are orthonormal columns, the coordinate axes if None. Weights are those of the mixture: bounded where q has
     no tails (Hesterberg 1995).
     """
-    static, inputs = (fit.model.density, fit.family), as_arrays(fit.model.inputs)
     dim = fit.family.noise_size(fit.model.density)
-    rng = np.random.default_rng([seed, 1])
+    rng = stream(seed, Purpose.VERDICT_WIDE)
     eps = rng.normal(size=(n, dim))
     radial, single = slice(n // 2, 3 * n // 4), slice(3 * n // 4, n)
-    eps[radial] *= _T_SCALE * np.sqrt(_T_DF / rng.chisquare(_T_DF, size=(n // 4, 1)))
+    eps[radial] *= _T_SCALE * np.sqrt(_T_DF / rng.chisquare(_T_DF, size=(3 * n // 4 - n // 2, 1)))
     along = eps if axes is None else eps @ axes
     rows, which = np.arange(n)[single], rng.integers(dim, size=n - 3 * n // 4)
     heavy = 2.0 * rng.standard_t(_AXIS_DF, size=rows.size)
@@ -110,10 +128,7 @@ def wide(fit, axes: np.ndarray | None = None, n: int = 4000, seed: int = 0) -> W
     else:
         eps[rows] += change[:, None] * axes[:, which].T
     along = eps if axes is None else eps @ axes
-    with precision():
-        blocks = [np.asarray(call(Clock(), _ratio_at, static, inputs, fit.params, _padded(eps[i : i + _BLOCK])))
-                  for i in range(0, n, _BLOCK)]  # fmt: skip
-    log_ratio = np.concatenate(blocks)[:n]
+    log_ratio = fit.kernels.values(fit.lane, eps[None])[0]
     log_ratio = np.where(np.isfinite(log_ratio), log_ratio, -np.inf)
     log_law = logsumexp([np.full(n, np.log(0.5)), np.log(0.25) + _radial(eps), np.log(0.25) + _axiswise(along)], axis=0)
     log_weight = log_ratio - log_law
@@ -149,61 +164,58 @@ def _axiswise(along: np.ndarray) -> np.ndarray:
     return logsumexp(each, axis=1) - np.log(along.shape[1])
 
 
-def search(fit, starts: int = 16, budget: int = 60, seed: int = 0, far: np.ndarray | None = None) -> Search:
+def search(fit: Any, effort: Effort, budget: int = 60, seed: int = 0, far: np.ndarray | None = None) -> Search:
     """Climb log p from q's mean, draws of a much wider q, prior draws and places `far` out; give the modes found."""
-    density, inputs, clock = fit.model.density, as_arrays(fit.model.inputs), Clock()
-    rng = np.random.default_rng([seed, 2])
-    with precision():
-        mean, frame = map(np.asarray, call(clock, _frame, (density, fit.family), fit.params))
-        volume = np.log(np.diag(frame) if frame.ndim == 2 else frame).sum()
-        # Flat, and put on the device once: taking distributions apart would cost more than most densities do.
-        leaves, tree = jax.tree.flatten((inputs, mean, frame))
-        leaves = [jnp.asarray(x) for x in leaves]
-        landscape = Landscape(partial(call, clock, _height, (density, tree), leaves), float(volume))
-        begins = _starts(fit, clock, mean, frame, starts, rng, seed)
-        if far is not None and far.shape[1] == mean.size:
-            begins += list(far)
-        ends: list[np.ndarray] = []
-        for begin in begins:
-            top, spent, _ = climb(landscape.look, begin, budget, enough=0.01)
-            landscape.gradients += spent
-            if not any(np.sqrt(np.mean((top - x) ** 2)) < 0.5 for x in ends):
-                ends.append(top)
-        own = landscape.mode(ends[0])
-        # Where log p has no maximum every climb ends elsewhere: the highest few are enough to see it.
-        rest = sorted(map(landscape.mode, sorted(ends[1:], key=landscape.height)[-6:]), key=lambda m: -m.log_mass)
-        others = [m._replace(barrier=landscape.barrier(own, m)) for m in rest if np.isfinite(m.log_mass)]
+    mean, frame = (x[0] for x in fit.family.frame(fit.lane))
+    landscape = Landscape(fit.kernels.point, mean, frame)
+    begins = _starts(fit, mean, frame, effort.starts, seed)
+    if far is not None and far.shape[1] == mean.size:
+        begins = np.concatenate([begins, far])
+    found = climb(landscape.look, begins, budget, enough=0.01)
+    landscape.gradients += int(found.gradients.sum())
+    ends: list[int] = []
+    for i, top in enumerate(found.top):
+        if not any(np.sqrt(np.mean((top - found.top[j]) ** 2)) < 0.5 for j in ends):
+            ends.append(i)
+    own = landscape.mode(found.top[0], effort.hessian)
+    # Where log p has no maximum every climb ends elsewhere: the highest few are enough to see it.
+    highest = sorted(ends[1:], key=lambda i: found.height[i])[-6:]
+    rest = sorted((landscape.mode(found.top[i], effort.hessian) for i in highest), key=lambda m: -m.log_mass)
+    others = [m._replace(barrier=landscape.barrier(own, m)) for m in rest if np.isfinite(m.log_mass)]
     return Search(own, tuple(others), len(begins), 0, landscape.gradients)
 
 
 class Landscape:
     """log p in q's own units, with a count of its evaluations."""
 
-    def __init__(self, look, volume: float):
-        self.look = look  # x -> (log p, gradient)
-        self.volume = volume  # logarithm of one unit of volume
+    def __init__(self, point: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], mean: np.ndarray, frame: np.ndarray):
+        self.point, self.mean, self.frame = point, mean, frame
+        self.volume = float(np.log(np.diag(frame) if frame.ndim == 2 else frame).sum())  # logarithm of one unit of volume
         self.gradients = 0
 
-    def at(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        self.gradients += 1
-        height, gradient = self.look(x)
-        return float(height), np.asarray(gradient)
+    def look(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give log p and its gradient at rows of points."""
+        square = self.frame.ndim == 2
+        value, gradient = self.point(self.mean + (x @ self.frame.T if square else x * self.frame))
+        return value, gradient @ self.frame if square else gradient * self.frame
 
-    def height(self, x: np.ndarray) -> float:
-        return self.at(x)[0]
+    def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Look, and count."""
+        self.gradients += len(x)
+        return self.look(x)
 
-    def mode(self, x: np.ndarray) -> Mode:
+    def mode(self, x: np.ndarray, hessian: bool = True) -> Mode:
         """Take a closer look at where a climb ended: Laplace's estimate of the mass around it, in q's own units."""
-        height, gradient = self.at(x)
-        blank = Mode(x, height, -np.inf, float(np.sqrt(np.mean(x**2))), 0.0)
+        height, gradient = (v[0] for v in self.at(x[None]))
+        blank = Mode(x, float(height), -np.inf, float(np.sqrt(np.mean(x**2))), 0.0)
         if not np.isfinite(height):
             return blank
         unit = 0.5 * x.size * np.log(2 * np.pi) + self.volume
-        if x.size > FULL_UP_TO:  # taken to be as wide as q
-            return blank._replace(log_mass=height + unit)
+        if x.size > FULL_UP_TO or not hessian:  # taken to be as wide as q
+            return blank._replace(log_mass=float(height + unit))
         step = 1e-4
-        columns = [(self.at(x + step * e)[1] - gradient) / step for e in np.eye(x.size)]
-        curvature = -0.5 * (np.array(columns) + np.array(columns).T)
+        columns = (self.at(x + step * np.eye(x.size))[1] - gradient) / step
+        curvature = -0.5 * (columns + columns.T)
         if not np.isfinite(curvature).all():
             return blank
         values, vectors = np.linalg.eigh(curvature)
@@ -217,68 +229,35 @@ class Landscape:
 
     def barrier(self, a: Mode, b: Mode) -> float:
         """Give how far log p falls on the straight way between two modes."""
-        heights = np.array([self.height(x) for x in np.linspace(a.x, b.x, 25)[1:-1]])
+        heights = self.at(np.linspace(a.x, b.x, 25)[1:-1])[0]
         return min(a.log_p, b.log_p) - float(np.min(np.where(np.isfinite(heights), heights, -1e300)))
 
 
-def _starts(fit, clock, mean, frame, count, rng, seed) -> list[np.ndarray]:
+def _starts(fit: Any, mean: np.ndarray, frame: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Half from q widened by 3 to 100, half from the prior (or q widened again, where the prior is improper)."""
-    dim = mean.size
+    rng = stream(seed, Purpose.VERDICT_SEARCH)
     scale = np.exp(rng.uniform(np.log(3.0), np.log(100.0), size=(count, 1)))
-    begins = rng.normal(size=(count, dim)) * scale
-    inputs = as_arrays(fit.model.inputs)
-    prior = np.asarray(call(clock, _prior_draws, (fit.model.density, count // 2), inputs, seed)) - mean
-    prior = np.linalg.solve(frame, prior.T).T if frame.ndim == 2 else prior / frame
+    begins = rng.normal(size=(count, mean.size)) * scale
+    prior = _prior_draws(fit.model, count // 2, seed) - mean
+    with np.errstate(invalid="ignore"):
+        prior = np.linalg.solve(frame, prior.T).T if frame.ndim == 2 else prior / frame
     begins[: count // 2] = np.where(np.isfinite(prior), np.clip(prior, -1e3, 1e3), begins[: count // 2])
-    return [np.zeros(dim), *begins]
+    return np.concatenate([np.zeros((1, mean.size)), begins])
 
 
-def _padded(block: np.ndarray) -> np.ndarray:
-    return np.concatenate([block, np.repeat(block[-1:], _BLOCK - len(block), 0)])
+def _prior_draws(model: Any, n: int, seed: int) -> np.ndarray:
+    """Draw from the prior's middle and scales, flat and unconstrained; NaN where it is improper."""
+    from yoasovi.start import middle
 
-
-def _scores(density, family, pairs, inputs, params, seed):
-    k_draw, k_judge = jax.random.split(jax.random.fold_in(jax.random.key(seed), 5))
-    half = ndtri(open_uniform(k_draw, (pairs, family.noise_size(density))))
-    eps = jnp.stack([half, -half], 1).reshape(2 * pairs, -1)
-    log_p = lambda theta: density.free_terms(inputs, theta).total()
-    score = lambda e: family.white(params, e, jax.grad(log_p)(family.place(params, e)))
-    white = jax.lax.map(score, eps, batch_size=64)
-    count = jnp.asarray(2 * pairs)
-    full = jnp.asarray(density.dim <= FULL_UP_TO)
-    there = family.propose(params, eps, white, count, full, jnp.asarray(1.0), jnp.asarray(16.0)).params
-    gain = paired_gain(k_judge, Problem(density, family, inputs), there, params, 256, surely=6.0)
-    return eps, white, gain
-
-
-def _frame(density, family, params):
-    """Give q's mean and a frame of its own units: a triangular factor, or one scale per coordinate."""
-    mean = family.place(params, jnp.zeros(family.noise_size(density)))
-    if isinstance(family, FullRank):
-        return mean, family.factor(params)
-    scale = jnp.exp(params.log_scale)
-    if isinstance(family, LowRank):
-        scale = scale * jnp.sqrt(1.0 + jnp.sum(params.loading**2, 1))
-    return mean, scale
-
-
-def _at(mean, frame, x):
-    return mean + (frame @ x if frame.ndim == 2 else frame * x)
-
-
-def _height(density, tree, leaves, x):
-    inputs, mean, frame = jax.tree.unflatten(tree, leaves)
-    return jax.value_and_grad(lambda y: density.free_terms(inputs, _at(mean, frame, y)).total())(x)
-
-
-def _prior_draws(density, n, inputs, seed) -> Any:
-    """Draw from the prior, flat and unconstrained; NaN where it is improper."""
-    key, parts = jax.random.fold_in(jax.random.key(seed), 6), []
-    for i, site in enumerate(density.sites):
-        law = inputs.prior[site.name]
-        try:
-            draws = jax.vmap(biject_to(law.support).inv)(law.sample(jax.random.fold_in(key, i), (n,)))
-        except NotImplementedError:  # an improper prior says nothing about where to look
-            draws = jnp.full((n, *site.free_shape), jnp.nan)
-        parts.append(draws.reshape(n, -1))
-    return jnp.concatenate(parts, 1)
+    parts = []
+    rng = stream(seed, Purpose.PRIOR)
+    for site in model.density.sites:
+        size = int(np.prod(site.free_shape))
+        found = middle(model.prior[site.name])
+        noise = rng.normal(size=(n, size))
+        if found is None:
+            parts.append(np.full((n, size), np.nan))
+            continue
+        centre, scale = (np.ravel(np.broadcast_to(np.asarray(x, float), site.free_shape)) for x in found)
+        parts.append(centre + scale * noise)
+    return np.concatenate(parts, 1)

@@ -8,106 +8,116 @@ the posterior. A window of mirrored draws (eps, -eps) at a fixed q gives
 and a = 0, B = 0 are exactly the conditions for the best Gaussian under the ELBO. The target's precision in q's units is
 I - B, its mean (I - B)^-1 a: for a Gaussian posterior the line is exact, whatever q, after d + 1 pairs. For others each
 block of (a, diag B, rest of B) is shrunk by the positive-part James-Stein factor of its own sampling noise, so that a
-window which learned nothing proposes nothing.
+window which learned nothing proposes nothing. Arrays are (..., n, d), n even; rows that are not finite are left out.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
-
-class Line(NamedTuple):
-    """The shrunk line, and what it says: all in nats, in q's own units."""
-
-    intercept: jax.Array  # a, (d,)
-    slope: jax.Array  # B: (d,) when only scales are fitted, else symmetric (d, d)
-    signal: jax.Array  # what there is still to gain, as far as the window can tell
-    noise: jax.Array  # how much of that could be luck
-
-
-def shrinkage(squared_norm: jax.Array, noise: jax.Array) -> jax.Array:
-    """Positive-part James-Stein factor of an estimate with the given squared norm and total noise variance."""
-    return jnp.maximum(0.0, 1.0 - noise / jnp.maximum(squared_norm, jnp.finfo(squared_norm.dtype).tiny))
-
-
-def mirrored_parts(eps: jax.Array, white: jax.Array, count: jax.Array):
-    """Even and odd parts of w over mirrored pairs (rows 2k and 2k + 1), and which pairs may be used."""
-    first, second = white[0::2], white[1::2]
-    usable = jnp.isfinite(first).all(1) & jnp.isfinite(second).all(1) & (2 * jnp.arange(len(first)) < count)
-    clean = lambda x: jnp.where(usable[:, None], x, 0.0)
-    return clean(eps[0::2]), clean(0.5 * (first + second)), clean(0.5 * (first - second)), usable
-
-
-def _intercept(even, usable):
-    n = jnp.maximum(usable.sum(), 2)
-    mean = even.sum(0) / n
-    spread = jnp.where(usable[:, None], even - mean, 0.0)
-    return mean, jnp.sum(spread**2) / (n - 1) / n
-
+from yoasovi.arrays import space
 
 # Leverages are kept away from one: a draw that decides its own fitted value says nothing about the noise.
 _LEAST_SLACK = 0.05
 
 
-def line_of_scales(eps: jax.Array, white: jax.Array, count: jax.Array) -> Line:
+class Line(NamedTuple):
+    """The shrunk line, and what it says: all in nats, in q's own units."""
+
+    intercept: Any  # a, (..., d)
+    slope: Any  # B: (..., d) when only scales are fitted, else symmetric (..., d, d)
+    signal: Any  # what there is still to gain, as far as the window can tell
+    noise: Any  # how much of that could be luck
+
+
+def shrinkage(squared_norm: Any, noise: Any) -> Any:
+    """Positive-part James-Stein factor of an estimate with the given squared norm and total noise variance."""
+    xp = space(squared_norm)
+    return xp.maximum(0.0, 1.0 - noise / xp.maximum(squared_norm, xp.finfo(squared_norm.dtype).tiny))
+
+
+def mirrored_parts(eps: Any, white: Any) -> tuple[Any, Any, Any, Any]:
+    """Even and odd parts of w over mirrored pairs (rows 2k and 2k + 1), and which pairs may be used."""
+    xp = space(white)
+    first, second = white[..., 0::2, :], white[..., 1::2, :]
+    usable = xp.isfinite(first).all(-1) & xp.isfinite(second).all(-1)
+    clean = lambda x: xp.where(usable[..., None], x, 0.0)
+    return clean(eps[..., 0::2, :]), 0.5 * (clean(first) + clean(second)), 0.5 * (clean(first) - clean(second)), usable
+
+
+def _intercept(even, usable):
+    xp = space(even)
+    n = xp.maximum(usable.sum(-1), 2)
+    mean = even.sum(-2) / n[..., None]
+    spread = xp.where(usable[..., None], even - mean[..., None, :], 0.0)
+    return mean, (spread**2).sum((-1, -2)) / (n - 1) / n
+
+
+def line_of_scales(eps: Any, white: Any) -> Line:
     """Fit a and the diagonal of B, coordinate by coordinate; O(d) per draw."""
-    x, even, odd, usable = mirrored_parts(eps, white, count)
+    x, even, odd, usable = mirrored_parts(eps, white)
+    xp = space(x)
     a, noise_a = _intercept(even, usable)
-    weight = jnp.maximum(jnp.sum(x**2, 0), 1e-12)
-    b = jnp.sum(x * odd, 0) / weight
-    residual = (odd - x * b) / jnp.maximum(1.0 - x**2 / weight, _LEAST_SLACK)
-    noise_b = jnp.sum(jnp.sum((residual * x) ** 2, 0) / weight**2)
-    keep_a, keep_b = shrinkage(jnp.sum(a**2), noise_a), shrinkage(jnp.sum(b**2), noise_b)
-    signal = 0.5 * keep_a * jnp.sum(a**2) + 0.25 * keep_b * jnp.sum(b**2)
-    return Line(keep_a * a, keep_b * b, signal, 0.5 * noise_a + 0.25 * noise_b)
+    weight = xp.maximum((x**2).sum(-2), 1e-12)
+    b = (x * odd).sum(-2) / weight
+    slack = xp.maximum(1.0 - x**2 / weight[..., None, :], _LEAST_SLACK)
+    residual = (odd - x * b[..., None, :]) / slack
+    noise_b = (((residual * x) ** 2).sum(-2) / weight**2).sum(-1)
+    keep_a, keep_b = shrinkage((a**2).sum(-1), noise_a), shrinkage((b**2).sum(-1), noise_b)
+    signal = 0.5 * keep_a * (a**2).sum(-1) + 0.25 * keep_b * (b**2).sum(-1)
+    return Line(keep_a[..., None] * a, keep_b[..., None] * b, signal, 0.5 * noise_a + 0.25 * noise_b)
 
 
-def line(eps: jax.Array, white: jax.Array, count: jax.Array) -> Line:
+def line(eps: Any, white: Any) -> Line:
     """Fit a and all of B; needs more than d pairs; O(d^2) per draw and O(d^3) once."""
-    x, even, odd, usable = mirrored_parts(eps, white, count)
-    d = x.shape[1]
+    x, even, odd, usable = mirrored_parts(eps, white)
+    xp = space(x)
+    eye, turned = xp.eye(x.shape[-1], dtype=x.dtype), lambda m: xp.swapaxes(m, -1, -2)
     a, noise_a = _intercept(even, usable)
-    gram = jnp.linalg.inv(x.T @ x + 1e-9 * jnp.eye(d))
+    gram = xp.linalg.inv(turned(x) @ x + 1e-9 * eye)
     reach = x @ gram
-    b = odd.T @ reach
-    slack = jnp.maximum(1.0 - jnp.sum(reach * x, 1), _LEAST_SLACK)
+    b = turned(odd) @ reach
+    slack = xp.maximum(1.0 - (reach * x).sum(-1), _LEAST_SLACK)
     # Variances that do not assume equal noise for all draws: posteriors with tails are noisiest far out.
-    variance = (((odd - x @ b.T) / slack[:, None]) ** 2).T @ reach**2
-    b, variance = 0.5 * (b + b.T), 0.25 * (variance + variance.T)
-    diagonal, noise_d = jnp.diag(b), 2.0 * jnp.trace(variance)
-    rest, noise_r = b - jnp.diag(diagonal), jnp.sum(variance) - jnp.trace(variance)
-    keep_a = shrinkage(jnp.sum(a**2), noise_a)
-    keep_d, keep_r = shrinkage(jnp.sum(diagonal**2), noise_d), shrinkage(jnp.sum(rest**2), noise_r)
-    b = keep_d * jnp.diag(diagonal) + keep_r * rest
-    signal = 0.5 * keep_a * jnp.sum(a**2) + 0.25 * (keep_d * jnp.sum(diagonal**2) + keep_r * jnp.sum(rest**2))
-    return Line(keep_a * a, b, signal, 0.5 * noise_a + 0.25 * (noise_d + noise_r))
+    variance = turned(((odd - x @ turned(b)) / slack[..., None]) ** 2) @ reach**2
+    b, variance = 0.5 * (b + turned(b)), 0.25 * (variance + turned(variance))
+    diagonal = lambda m: xp.diagonal(m, axis1=-2, axis2=-1)
+    trace, all_of = diagonal(variance).sum(-1), variance.sum((-1, -2))
+    on, off = b * eye, b * (1.0 - eye)
+    squares = lambda m: (m**2).sum((-1, -2))
+    keep_a = shrinkage((a**2).sum(-1), noise_a)
+    noise_on, noise_off = 2.0 * trace, all_of - trace
+    keep_on, keep_off = shrinkage(squares(on), noise_on), shrinkage(squares(off), noise_off)
+    signal = 0.5 * keep_a * (a**2).sum(-1) + 0.25 * (keep_on * squares(on) + keep_off * squares(off))
+    slope = keep_on[..., None, None] * on + keep_off[..., None, None] * off
+    return Line(keep_a[..., None] * a, slope, signal, 0.5 * noise_a + 0.25 * (noise_on + noise_off))
 
 
 class Newton(NamedTuple):
     """A step to (a fraction of the way to) the Gaussian that the line describes, in q's own units."""
 
-    shift: jax.Array  # of the mean
-    log_scales: jax.Array  # along `axes`
-    axes: jax.Array | None  # columns; None for the coordinate axes
-    expected: jax.Array  # gain in nats if the line were exact
+    shift: Any  # of the mean
+    log_scales: Any  # along `axes`
+    axes: Any  # columns; None for the coordinate axes
+    expected: Any  # gain in nats if the line were exact
 
 
-def newton(fitted: Line, length: jax.Array, trust: jax.Array) -> Newton:
+def newton(fitted: Line, length: Any, trust: Any) -> Newton:
     """Turn a line into a step of the given length; `trust` bounds how far one window may change scales and mean."""
-    if fitted.slope.ndim == 1:
-        precision, axes, along = 1.0 - fitted.slope, None, fitted.intercept
+    intercept = fitted.intercept
+    xp, length, trust = space(intercept), length[..., None], trust[..., None]
+    if fitted.slope.ndim == intercept.ndim:
+        precision, axes, along = 1.0 - fitted.slope, None, intercept
     else:
-        precision, axes = jnp.linalg.eigh(jnp.eye(len(fitted.slope)) - fitted.slope)
-        along = axes.T @ fitted.intercept
+        slope = xp.where(xp.isfinite(fitted.slope), fitted.slope, 0.0)  # eigenvalues of scores that overflow do not exist
+        precision, axes = xp.linalg.eigh(xp.eye(intercept.shape[-1], dtype=intercept.dtype) - slope)
+        along = (xp.swapaxes(axes, -1, -2) @ intercept[..., None])[..., 0]
     # A variance may shrink by `trust` at most, but the mean must not be thrown as far as a flatter target would allow.
-    precision = jnp.maximum(precision, 1.0 / trust)
+    precision = xp.maximum(precision, 1.0 / trust)
     shift = length * along / precision
-    longest = jnp.maximum(jnp.max(jnp.abs(shift)), 1e-30)
-    shift = shift * jnp.minimum(1.0, 1.5 * jnp.sqrt(trust) / longest)
-    damped = jnp.minimum(precision, trust) ** length
-    expected = jnp.sum(along * shift - 0.5 * precision * shift**2)
-    expected += 0.5 * jnp.sum(precision * (1.0 - 1.0 / damped) - jnp.log(damped))
-    return Newton(shift if axes is None else axes @ shift, -0.5 * jnp.log(damped), axes, expected)
+    longest = xp.maximum(xp.abs(shift).max(-1)[..., None], 1e-30)
+    shift = shift * xp.minimum(1.0, 1.5 * xp.sqrt(trust) / longest)
+    damped = xp.minimum(precision, trust) ** length
+    expected = (along * shift - 0.5 * precision * shift**2).sum(-1)
+    expected = expected + 0.5 * (precision * (1.0 - 1.0 / damped) - xp.log(damped)).sum(-1)
+    return Newton(shift if axes is None else (axes @ shift[..., None])[..., 0], -0.5 * xp.log(damped), axes, expected)

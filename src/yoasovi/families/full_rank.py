@@ -1,0 +1,103 @@
+"""A Gaussian with any covariance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from yoasovi.arrays import space
+from yoasovi.families.base import LOG_2PI, Gaussian, Proposal, as_diagonal, clip, diagonal, turned
+from yoasovi.windows.score_line import line, line_of_scales, newton
+
+
+class FullRankParams(NamedTuple):
+    """Means and a triangular factor, its diagonal as logarithms."""
+
+    mean: Any  # (d,)
+    log_diagonal: Any  # (d,)
+    lower: Any  # (d, d), zero on and above the diagonal
+
+
+@dataclass(frozen=True)
+class FullRank(Gaussian):
+    """A Gaussian with any covariance: theta = mean + C eps, C lower triangular. O(d^2) to O(d^3) per step."""
+
+    name: ClassVar[str] = "full_rank"
+
+    def init(self, mean, scale, rng):
+        xp = space(mean)
+        return FullRankParams(mean, xp.log(scale), xp.zeros((*mean.shape, mean.shape[-1]), mean.dtype))
+
+    def factor(self, params):
+        """Give the lower-triangular C with q's covariance C C^T."""
+        xp = space(params.mean)
+        return xp.tril(params.lower, -1) + as_diagonal(xp.exp(params.log_diagonal))
+
+    def _with_factor(self, mean, factor):
+        xp = space(mean)
+        return FullRankParams(mean, xp.log(diagonal(factor)), xp.tril(factor, -1))
+
+    def _shift(self, factor, by):
+        return (factor @ by[..., None])[..., 0]
+
+    def place(self, params, eps):
+        return params.mean[..., None, :] + eps @ turned(self.factor(params))
+
+    def minus_log_q(self, params, eps):
+        return (0.5 * eps**2 + params.log_diagonal[..., None, :] + 0.5 * LOG_2PI).sum(-1)
+
+    def log_q(self, params, theta):
+        centred = turned(theta - params.mean[..., None, :])
+        return -self.minus_log_q(params, turned(solve_lower(self.factor(params), centred)))
+
+    def white(self, params, eps, grad):
+        return grad @ self.factor(params) + eps
+
+    def natural(self, params, eps, white):
+        outer = white[..., :, None] * eps[..., None, :]
+        return FullRankParams(white, 0.5 * diagonal(outer), space(outer).tril(outer, -1))
+
+    def move(self, params, step, cap):
+        xp, factor = space(params.mean), self.factor(params)
+        # A trust region on the factor: the product below is a change of scale only while the step is small.
+        size = xp.sqrt((step.log_diagonal**2).sum(-1) + (step.lower**2).sum((-1, -2)))
+        shrink = 1.0 / xp.maximum(1.0, 2.0 * size)[..., None]
+        change = xp.tril(shrink[..., None] * step.lower, -1) + as_diagonal(xp.exp(shrink * step.log_diagonal))
+        return self._with_factor(params.mean + self._shift(factor, clip(step.mean, cap)), factor @ change)
+
+    def propose(self, params, eps, white, full, length, trust):
+        xp, factor = space(params.mean), self.factor(params)
+        fitted = line(eps, white) if full else line_of_scales(eps, white)
+        step = newton(fitted, length, trust)
+        if full:
+            root = xp.linalg.qr(turned(factor @ (step.axes * xp.exp(step.log_scales)[..., None, :])), mode="r")
+            root = turned(root) * xp.where(diagonal(root) < 0, -1.0, 1.0)[..., None, :]
+        else:
+            root = factor * xp.exp(step.log_scales)[..., None, :]
+        there = self._with_factor(params.mean + self._shift(factor, step.shift), root)
+        return Proposal(there, step.expected, fitted.signal, fitted.noise)
+
+    def frame(self, params):
+        return params.mean, self.factor(params)
+
+    def line_size(self, dim):
+        # A fifth more pairs than unknowns per row, and a few, so that the noise of the line can be told.
+        return 2 * (dim + dim // 5 + 4)
+
+    def longest_first_step(self, dim):
+        return 1.0 / dim  # beyond it the factor's one-draw steps grow instead of averaging out
+
+    def widen(self, params, factor):
+        root = np.sqrt(factor)
+        return FullRankParams(params.mean, params.log_diagonal + np.log(root), params.lower * root)
+
+
+def solve_lower(factor: Any, x: Any) -> Any:
+    """Solve C y = x with C lower triangular."""
+    if isinstance(x, np.ndarray):
+        return np.linalg.solve(factor, x)
+    from jax.scipy.linalg import solve_triangular
+
+    return solve_triangular(factor, x, lower=True)

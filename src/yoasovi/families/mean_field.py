@@ -1,0 +1,64 @@
+"""Independent Gaussians."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from yoasovi.arrays import space
+from yoasovi.families.base import LOG_2PI, SCALE_CAP, Gaussian, Proposal, clip
+from yoasovi.windows.score_line import line_of_scales, newton
+
+
+class MeanFieldParams(NamedTuple):
+    """Means and logarithms of scales."""
+
+    mean: Any  # (d,)
+    log_scale: Any  # (d,)
+
+
+@dataclass(frozen=True)
+class MeanField(Gaussian):
+    """Independent Gaussians: theta = mean + exp(log_scale) * eps. O(d) per step."""
+
+    name: ClassVar[str] = "mean_field"
+
+    def init(self, mean, scale, rng):
+        return MeanFieldParams(mean, space(mean).log(scale))
+
+    def place(self, params, eps):
+        return params.mean[..., None, :] + space(eps).exp(params.log_scale)[..., None, :] * eps
+
+    def minus_log_q(self, params, eps):
+        return (0.5 * eps**2 + params.log_scale[..., None, :] + 0.5 * LOG_2PI).sum(-1)
+
+    def log_q(self, params, theta):
+        log_scale = params.log_scale[..., None, :]
+        eps = (theta - params.mean[..., None, :]) * space(theta).exp(-log_scale)
+        return -0.5 * eps**2 - log_scale - 0.5 * LOG_2PI
+
+    def white(self, params, eps, grad):
+        return space(grad).exp(params.log_scale)[..., None, :] * grad + eps
+
+    def natural(self, params, eps, white):
+        return MeanFieldParams(white, 0.5 * white * eps)
+
+    def move(self, params, step, cap):
+        return self._shifted(params, clip(step.mean, cap), clip(step.log_scale, space(params.mean).minimum(cap, SCALE_CAP)))
+
+    def _shifted(self, params, shift, log_scales):
+        return MeanFieldParams(params.mean + space(shift).exp(params.log_scale) * shift, params.log_scale + log_scales)
+
+    def propose(self, params, eps, white, full, length, trust):
+        fitted = line_of_scales(eps, white)
+        step = newton(fitted, length, trust)
+        there = self._shifted(params, step.shift, step.log_scales)
+        return Proposal(there, step.expected, fitted.signal, fitted.noise)
+
+    def frame(self, params):
+        return params.mean, np.exp(params.log_scale)
+
+    def widen(self, params, factor):
+        return params._replace(log_scale=params.log_scale + 0.5 * np.log(factor))

@@ -1,0 +1,214 @@
+"""Single steps in a row, accepting and undoing inside: the paper's methods, and score steps in windows.
+
+One turn: draw, look, ask whether the draws may be used, move, and keep or undo. The noise of all turns is handed in. Where
+log p is called by the host, a turn is cut in two there: what to look at, and what follows from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from yoasovi.acceptance import Journey
+from yoasovi.gradients import Problem, Seen, seen_at
+from yoasovi.kernels.walk import DRAW, GRADIENT, LOG_P, PARAMETER, Refused, finite, keep, note
+from yoasovi.model import Density, Terms
+from yoasovi.stopping import StopReason
+
+_NUMBERS = 2**22  # of noise in one call
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that is static about a chain: rebuilt with equal parts, it hits the same compiled program."""
+
+    density: Density
+    family: Any
+    gradient: Any
+    acceptance: Any
+    optimizer: Any
+    stopping: Any
+    draws: int  # per iteration
+
+    @property
+    def costs(self) -> tuple[int, int]:
+        """Values and gradients of log p that one turn takes."""
+        again = int(self.acceptance.looks_again)
+        return (again, self.draws) if self.gradient.reparameterised else (self.draws + again, 0)
+
+
+class Link(NamedTuple):
+    """The state of one lane between two turns."""
+
+    params: Any
+    memory: Any  # the optimiser's
+    baseline: Any  # the gradient estimator's
+    yardstick: Any
+    control: Any  # the acceptance rule's
+    patience: Any  # the stopping rule's
+    average: Any  # of the parameters over a window's second half
+    step: Any
+    accepted: Any
+    refused: Refused
+    reason: Any
+
+
+class Noise(NamedTuple):
+    """What a turn needs of randomness; axes (turns, ...)."""
+
+    draws: Any  # (S, k)
+    fresh: Any  # (k,) for a second look
+    luck: Any  # (2,) uniform
+    keys: Any  # (S, 2), naming minibatches; None without
+
+
+class Limits(NamedTuple):
+    """Where a chain ends, and how its average is taken."""
+
+    max_steps: Any
+    max_nonfinite: Any
+    length: Any  # multiplies the optimiser's steps
+    first: Any  # step at which the window to be averaged begins
+    size: Any  # of that window
+
+
+class TurnSeen(NamedTuple):
+    """What one turn has to tell; `done` is False for turns that were not taken."""
+
+    elbo: Any
+    gain: Any
+    accepted: Any
+    strictness: Any
+    done: Any
+
+
+def begin(parts: Parts, inputs: Any, params: Any) -> Link:
+    """Give the state before the first turn of one lane."""
+    problem = Problem(parts.density, parts.family, inputs)
+    size = parts.family.noise_size(parts.density)
+    theta = jax.eval_shape(problem.draws, params, jax.ShapeDtypeStruct((1, size), jnp.result_type(float)))
+    blank = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), theta)
+    none = jnp.asarray(0)
+    made = Link(
+        params, parts.optimizer.init(params), parts.gradient.init(problem, params), jnp.asarray(jnp.nan, float),
+        parts.acceptance.init(), parts.stopping.init(), params, none, none,
+        Refused(jnp.zeros(4, int), none, none, none, blank), jnp.asarray(int(StopReason.RUNNING)),
+    )  # fmt: skip
+    # No weak types: the chain's answer has none, and would compile the next call anew.
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), made)
+
+
+def turn(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Noise, seen: Seen | None = None):
+    """Take one turn; what is seen may be given."""
+    t = link.step + 1
+    if seen is None:
+        seen = parts.gradient.evaluate(problem, link.params, noise.draws, noise.keys)
+    elbo = jnp.mean(seen.ratio * seen.elbo)
+    admitted = parts.acceptance.screen(noise.luck[0], link.control, elbo, link.yardstick, t)
+    pathwise = parts.gradient.reparameterised
+
+    def use(_):
+        weighed = parts.acceptance.weigh(seen, link.yardstick)
+        direction, baseline = parts.gradient.direction(problem, link.params, link.baseline, noise.draws, weighed)
+        steep = ~finite(direction)
+        moved, memory = parts.optimizer.step(parts.family, link.params, link.memory, direction, limits.length)
+        sound = jnp.isfinite(elbo) & finite((moved, memory, baseline))
+        if pathwise:  # a direction that is not finite may leave an optimiser's parameters finite
+            sound = sound & ~steep
+        kept = keep(sound, (moved, memory, baseline), (link.params, link.memory, link.baseline))
+        return *kept, sound, steep
+
+    def skip(_):
+        return link.params, link.memory, link.baseline, jnp.isfinite(elbo), jnp.asarray(False)
+
+    always = admitted is True
+    moved, memory, baseline, sound, steep = use(None) if always else jax.lax.cond(admitted, use, skip, None)
+    journey = Journey(moved, elbo, jnp.asarray(admitted), jnp.asarray(True))
+    answer = parts.acceptance.judge(noise.fresh, noise.luck[1], link.control, problem, journey, link.yardstick, t)
+    accept = answer.accept & sound
+    yardstick = jnp.where(answer.accept & ~sound, link.yardstick, answer.yardstick)
+    params = keep(accept, moved, link.params)
+    if parts.acceptance.restores_optimizer:
+        memory, baseline = keep(accept, (memory, baseline), (link.memory, link.baseline))
+    refused = _noted(parts, problem, limits, link, noise, seen, elbo, sound, steep)
+    if parts.acceptance.looks_again:
+        refused = refused._replace(counts=refused.counts.at[LOG_P].add(~jnp.isfinite(answer.elbo)))
+    patience, stop = parts.stopping.update(link.patience, ~accept, accept, relative_change(link.params, params))
+    share = 1.0 / (1.0 + jnp.maximum(link.step - limits.first - limits.size // 2, 0))
+    average = jax.tree.map(lambda a, p: a + share * (p - a), link.average, params)
+    reason = jnp.select(
+        [refused.run >= limits.max_nonfinite, stop, t >= limits.max_steps],
+        [int(StopReason.NON_FINITE), int(StopReason.CONVERGED), int(StopReason.MAX_STEPS)], int(StopReason.RUNNING),
+    )  # fmt: skip
+    new = Link(
+        params, memory, baseline, yardstick, answer.control, patience, average, t, link.accepted + accept, refused, reason
+    )  # fmt: skip
+    return new, TurnSeen(answer.elbo, answer.gain, accept, answer.strictness, jnp.asarray(True))
+
+
+def _noted(parts, problem, limits, link, noise, seen, elbo, sound, steep) -> Refused:
+    """Take note of draws that were not finite, and keep the first of them."""
+    draws = problem.draws(link.params, noise.draws) if parts.gradient.reparameterised else seen.theta
+    flat = lambda x: jnp.isfinite(x).reshape(len(x), -1).all(1) if jnp.issubdtype(x.dtype, jnp.floating) else True
+    placed = jnp.ones(len(seen.elbo), bool)
+    for x in jax.tree.leaves(draws):
+        placed = placed & flat(x)
+    first = jnp.argmin(jnp.isfinite(seen.elbo) & placed)
+    kind = jnp.select([~placed.all(), ~jnp.isfinite(elbo), steep], [DRAW, LOG_P, GRADIENT], PARAMETER)
+    culprit = jax.tree.map(lambda x: x[first], draws)
+    return note(link.refused, ~sound, kind, link.step, culprit, limits.max_nonfinite)
+
+
+def relative_change(old, new) -> jax.Array:
+    """|new - old| / |old| over all parameters."""
+    squares = lambda tree: sum(jnp.sum(x**2) for x in jax.tree.leaves(tree))
+    return jnp.sqrt(squares(jax.tree.map(jnp.subtract, new, old)) / jnp.maximum(squares(old), 1e-30))
+
+
+# ---- programs ----------------------------------------------------------------------------------------------
+
+
+def _begin(parts, inputs, params):
+    return jax.vmap(lambda p: begin(parts, inputs, p))(params)
+
+
+def _chain(parts, inputs, links, noise, limits):
+    problem = Problem(parts.density, parts.family, inputs)
+    blank = TurnSeen(jnp.asarray(jnp.nan, float), jnp.asarray(jnp.nan, float), jnp.asarray(False),
+                     jnp.asarray(jnp.nan, float), jnp.asarray(False))  # fmt: skip
+
+    def lane(link, noise, limits):
+        def guarded(link, row):
+            go = lambda link: turn(parts, problem, limits, link, row)
+            return jax.lax.cond(link.reason == StopReason.RUNNING, go, lambda link: (link, blank), link)
+
+        return jax.lax.scan(guarded, link, noise)
+
+    if len(links.step) > 1:
+        return jax.vmap(lane)(links, noise, limits)
+    # A single lane is not mapped over: its conditionals stay conditionals.
+    return jax.tree.map(lambda x: x[None], lane(*jax.tree.map(lambda x: x[0], (links, noise, limits))))
+
+
+def _ask(parts, inputs, params, noise):
+    """Give the draws that a turn wants to look at."""
+    problem = Problem(parts.density, parts.family, inputs)
+    wide = getattr(parts.gradient, "drawn_from", lambda problem, params: None)(problem, params)
+    return problem.draws(params if wide is None else wide, noise.draws)
+
+
+def _tell(parts, inputs, link, noise, limits, theta, values):
+    """Go on with the values that the host found at those draws."""
+    problem = Problem(parts.density, parts.family, inputs)
+    wide = getattr(parts.gradient, "drawn_from", lambda problem, params: None)(problem, link.params)
+    terms = Terms({s.name: jnp.zeros_like(values) for s in parts.density.sites}, {}, values[:, None])
+    return turn(parts, problem, limits, link, noise, seen_at(problem, link.params, theta, terms, wide))
+
+
+def turns_per_call(noise_size: int, draws: int, lanes: int) -> int:
+    """How many turns one call takes: as many as their noise allows."""
+    return int(np.clip(_NUMBERS // max(lanes * draws * noise_size, 1), 1, 250))

@@ -1,0 +1,311 @@
+"""Looks at log p: the few small programs that everything said about a posterior rests on.
+
+No random numbers and no decisions inside: noise comes in, numbers come out. A Gaussian family places its noise and
+whitens gradients on the host, for all lanes (restarts) at once; a program sees nothing but points. So two programs do for
+all Gaussian families: log p with its gradient at points, and log p at pairs of points with the difference taken term by
+term before it is summed. Points go in blocks of fixed sizes, which keeps memory bounded and lets lanes drop out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import constraints
+
+from yoasovi.kernels.programs import Bound, Clock, Held
+from yoasovi.model.density import Density, Inputs, total
+from yoasovi.model.external import HostDensity
+from yoasovi.model.minibatch import Anchor, Batch
+from yoasovi.windows.value_regression import Layout, Memory, Sights
+
+BLOCK = 32  # points, where one look is cheap
+_NUMBERS = {"cpu": 2**22}  # that an array inside one call may have
+_NUMBERS_ELSEWHERE = 2**27
+_CHEAP = 2**17  # numbers; below it a block costs no more than the call itself
+_STEP = 8  # from one size of block to the next
+
+
+class Scores(NamedTuple):
+    """What draws show; NaN where log p is not finite."""
+
+    ratio: np.ndarray  # log p - log q, (lanes, n)
+    white: np.ndarray  # d/dtheta of it in q's own units, (lanes, n, d)
+
+
+class Pairs(NamedTuple):
+    """Two q on common draws, (lanes, n) each."""
+
+    change: np.ndarray  # of log p - log q, from the second to the first
+    new: np.ndarray
+    old: np.ndarray
+
+
+class Rows(NamedTuple):
+    """The minibatches that draws look at."""
+
+    keys: np.ndarray  # (lanes, n, 2) words
+    anchor: Anchor  # (lanes, ...)
+
+
+class Kernels(Protocol):
+    """Looks at one log density through one family; lanes lead."""
+
+    def scores(self, params: Any, noise: np.ndarray, rows: Rows | None = None) -> Scores:
+        """Look at log p and its gradient at draws; noise is (lanes, n, k)."""
+        ...
+
+    def values(self, params: Any, noise: np.ndarray) -> np.ndarray:
+        """Give log p - log q at draws, (lanes, n)."""
+        ...
+
+    def pairs(self, new: Any, old: Any, noise: np.ndarray, rows: Rows | None = None) -> Pairs:
+        """Compare two q on common draws."""
+        ...
+
+    def point(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give log p of all the data and its gradient at unconstrained points, (lanes, d)."""
+        ...
+
+
+class PointKernels(ABC):
+    """Gaussian families over something that can look at points."""
+
+    def __init__(self, family: Any, dim: int):
+        self.family, self.dim = family, dim
+
+    @abstractmethod
+    def look(self, points: np.ndarray, rows: Rows | None) -> tuple[np.ndarray, np.ndarray]:
+        """Give log p and its gradient at points (n, d)."""
+
+    @abstractmethod
+    def compare(self, new: np.ndarray, old: np.ndarray, rows: Rows | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Give log p at new minus log p at old, and both."""
+
+    def scores(self, params, noise, rows=None):
+        theta = self.family.place(params, noise)
+        value, gradient = self.look(theta.reshape(-1, self.dim), rows)
+        with np.errstate(all="ignore"):  # what is not finite is told by the answer
+            ratio = value.reshape(theta.shape[:-1]) + self.family.minus_log_q(params, noise)
+            white = self.family.white(params, noise, gradient.reshape(theta.shape))
+        return Scores(ratio, np.where(np.isfinite(ratio)[..., None], white, np.nan))
+
+    def values(self, params, noise):
+        theta = self.family.place(params, noise)
+        flat = theta.reshape(-1, self.dim)
+        half = -(-len(flat) // 2)
+        _, first, second = self.compare(flat[:half], np.concatenate([flat[half:], flat[: 2 * half - len(flat)]]), None)
+        value = np.concatenate([first, second])[: len(flat)].reshape(theta.shape[:-1])
+        return value + self.family.minus_log_q(params, noise)
+
+    def pairs(self, new, old, noise, rows=None):
+        sides = [self.family.place(q, noise).reshape(-1, self.dim) for q in (new, old)]
+        found = [x.reshape(noise.shape[:-1]) for x in self.compare(*sides, rows)]
+        minus_new, minus_old = self.family.minus_log_q(new, noise), self.family.minus_log_q(old, noise)
+        with np.errstate(all="ignore"):
+            return Pairs(found[0] + (minus_new - minus_old), found[1] + minus_new, found[2] + minus_old)
+
+    def point(self, flat):
+        return self.look(flat, None)
+
+    def densities(self, params: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give log p and log q at unconstrained draws (n, d) of one lane."""
+        log_q = self.family.log_q(params, theta[None])[0]
+        return self.compare(theta, theta, None)[1], log_q if log_q.ndim == 1 else log_q.sum(-1)
+
+    # Where a mean-field q is fitted to values alone, its features are its noise.
+
+    def layout(self) -> Layout:
+        """Say what values can be regressed on."""
+        return Layout(np.ones(self.dim, bool), np.arange(self.dim), {}, 1)
+
+    def sights(self, params: Any, noise: np.ndarray, spread: float) -> tuple[Sights, Any]:
+        """Look at what values are regressed on, at draws of one lane; also the draws themselves."""
+        lane = jax.tree.map(lambda x: x[None], params)
+        value = self.values(lane, noise[None])[0]
+        return Sights(noise, value, np.zeros((len(noise), 0)), {}, {}, {}), self.family.place(lane, noise[None])[0]
+
+    def depart(self, params: Any, shift, stretch, limit: float, memory: Memory, reach: float, length: float) -> Any:
+        """Move one lane's parameters along the features."""
+        mean = params.mean + np.exp(params.log_scale) * shift
+        return params._replace(mean=mean, log_scale=params.log_scale + stretch)
+
+    def blank_draw(self, lanes: int) -> Any:
+        """Give zeros like one draw of each lane."""
+        return np.zeros((lanes, self.dim))
+
+
+class JaxKernels(PointKernels):
+    """Looks at a density written in JAX."""
+
+    def __init__(self, density: Density, inputs: Inputs, family: Any, clock: Clock, lanes: int = 1):
+        super().__init__(family, density.dim)
+        self.density, self.inputs = density, inputs
+        self.clock, self.held = clock, Held(inputs)
+        self._gradients, self._differences = self.bind(_gradients, density), self.bind(_differences, density)
+        most = _NUMBERS.get(jax.default_backend(), _NUMBERS_ELSEWHERE) // density.width
+        self.block = int(np.clip(most, 1, BLOCK))
+        self.sizes = [self.block]  # of blocks, largest first
+        while lanes > 1 and self.sizes[0] * _STEP <= min(most, lanes * BLOCK):
+            self.sizes.insert(0, self.sizes[0] * _STEP)
+        # One point is padded to a block where that costs nothing, and has a program of its own where it does.
+        self._single = self.block * density.width > _CHEAP
+
+    def bind(self, fn: Callable, *static: Any) -> Bound:
+        """Bind another program to the same inputs."""
+        return Bound(fn, static, self.held, self.clock)
+
+    @property
+    def cheap(self) -> bool:
+        """Whether a thousand looks cost next to nothing."""
+        return 1000 * self.density.width <= 2**24
+
+    def look(self, points, rows):
+        sizes = [1] if self._single and len(points) == 1 else self.sizes
+        return self._in_blocks(self._gradients, sizes, points, *_flat_rows(rows))
+
+    def compare(self, new, old, rows):
+        return self._in_blocks(self._differences, self.sizes, new, old, *_flat_rows(rows))
+
+    def constrain(self, theta: np.ndarray, deterministics: Callable | None = None) -> dict[str, np.ndarray]:
+        """Give draws (n, d) on the sites' own supports, with the model's deterministic quantities."""
+        plain = all(_is_real(self.inputs.prior[s.name].support) for s in self.density.sites)
+        if plain and deterministics is None:
+            return self.density.split(np.asarray(theta))
+        program = self.bind(_constrained, self.density, deterministics)
+        return self._in_blocks(program, [_STEP * self.block], theta)
+
+    def anchor(self, flat: np.ndarray) -> Anchor:
+        """Look at the likelihood of all the data at one place per lane."""
+        program = self.bind(_anchored, self.density)
+        found = [program(x) for x in flat]
+        value, gradient = (np.stack([np.asarray(x[i]) for x in found]) for i in (0, 1))
+        return Anchor(flat, value, gradient)
+
+    def each(self, fn: Callable, params: dict[str, np.ndarray]) -> np.ndarray:
+        """Give `fn(params, data)` at draws on the sites' own supports, one row per draw."""
+        return self._in_blocks(self.bind(_each, fn), [self.block], params)
+
+    def each_total(self, fn: Callable, params: dict[str, np.ndarray]) -> np.ndarray:
+        """Give the sum of `fn(params, data)` at draws on the sites' own supports, one number per draw."""
+        return self._in_blocks(self.bind(_each_total, fn), [self.block], params)
+
+    def _in_blocks(self, program: Bound, sizes: list[int], *arrays: Any) -> Any:
+        """Run a program on rows, in blocks of few sizes; the last is padded with copies of the last row."""
+        leaves, tree = jax.tree.flatten(arrays)
+        total, start, found = len(leaves[0]), 0, []
+        while start < total:
+            size = next((s for s in sizes if s <= total - start), sizes[-1])
+            stop = min(start + size, total)
+            block = [_padded(x[start:stop], size) for x in leaves]
+            found.append((program(*jax.tree.unflatten(tree, block)), stop - start))
+            start = stop
+        join = lambda *parts: np.concatenate([np.asarray(p)[:n] for p, (_, n) in zip(parts, found, strict=True)])
+        return _wide(jax.tree.map(join, *[answer for answer, _ in found]))
+
+
+class HostKernels(PointKernels):
+    """Looks at a function that the host calls."""
+
+    cheap = False
+
+    def __init__(self, density: Density, inputs: Inputs, family: Any, clock: Clock):
+        super().__init__(family, density.dim)
+        self.density, self.inputs, self.clock, self.held = density, inputs, clock, Held(inputs)
+        self.host: HostDensity = density.log_likelihood  # type: ignore[assignment]
+
+    def bind(self, fn: Callable, *static: Any) -> Bound:
+        """Bind a program that does not look at log p."""
+        return Bound(fn, static, self.held, self.clock)
+
+    def look(self, points, rows):
+        return self.host.gradients(points)
+
+    def compare(self, new, old, rows):
+        new, old = self.host.values(new), self.host.values(old)
+        with np.errstate(all="ignore"):
+            return new - old, new, old
+
+    def values(self, params, noise):
+        theta = self.family.place(params, noise)
+        found = self.host.values(theta.reshape(-1, self.dim)).reshape(theta.shape[:-1])
+        return found + self.family.minus_log_q(params, noise)
+
+    def constrain(self, theta: np.ndarray, deterministics: Callable | None = None) -> dict[str, np.ndarray]:
+        """Give draws by site."""
+        draws = self.density.split(np.asarray(theta))
+        if deterministics is None:
+            return draws
+        more = [deterministics({k: v[i] for k, v in draws.items()}, None) for i in range(len(theta))]
+        return {**draws, **{k: np.stack([np.asarray(m[k]) for m in more]) for k in more[0]}}
+
+
+def _padded(x: np.ndarray, size: int) -> np.ndarray:
+    return x if len(x) == size else np.concatenate([x, np.repeat(x[-1:], size - len(x), 0)])
+
+
+def _wide(tree: Any) -> Any:
+    """Give the host's numbers: float64 whatever the device counted in."""
+    return jax.tree.map(lambda x: x.astype(float) if x.dtype.kind == "f" else x, tree)
+
+
+def _flat_rows(rows: Rows | None) -> tuple:
+    if rows is None:
+        return ()
+    lanes, n = rows.keys.shape[:2]
+    each = jax.tree.map(lambda x: np.repeat(x, n, 0), rows.anchor)
+    return rows.keys.reshape(lanes * n, 2), each
+
+
+def _is_real(support: Any) -> bool:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real or support == constraints.real
+
+
+# ---- programs ----------------------------------------------------------------------------------------------
+
+
+def as_batch(row: tuple) -> Batch | None:
+    """Give the minibatch of (words of its key, anchor); all the data if there is none."""
+    return Batch(jax.random.wrap_key_data(row[0]), row[1]) if row else None
+
+
+def _gradients(density, inputs, points, *rows):
+    def one(x, *row):
+        return jax.value_and_grad(lambda y: density.free_terms(inputs, y, as_batch(row)).total())(x)
+
+    return jax.vmap(one)(points, *rows)
+
+
+def _differences(density, inputs, new, old, *rows):
+    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), (new, *rows), (old, *rows))
+    terms = jax.vmap(lambda x, *row: density.free_terms(inputs, x, as_batch(row)))(*both)
+    n = len(new)
+    change = jax.vmap(total)(jax.tree.map(lambda t: t[:n] - t[n:], terms))
+    value = jax.vmap(total)(terms)
+    return change, value[:n], value[n:]
+
+
+def _constrained(density, deterministics, inputs, theta):
+    def one(x):
+        params = density.constrain(inputs, x)[0]
+        return params if deterministics is None else {**params, **deterministics(params, inputs.data)}
+
+    return jax.vmap(one)(theta)
+
+
+def _anchored(density, inputs, flat):
+    return jax.value_and_grad(lambda x: density.whole_likelihood(inputs, x))(flat)
+
+
+def _each(fn, inputs, params):
+    return jax.vmap(lambda p: fn(p, inputs.data))(params)
+
+
+def _each_total(fn, inputs, params):
+    return jax.vmap(lambda p: jnp.sum(fn(p, inputs.data)))(params)

@@ -1,0 +1,161 @@
+"""A window of natural steps as one loop: noise comes in, where it led and its average come out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from yoasovi.arrays import space
+from yoasovi.kernels.looks import HostKernels, Rows, as_batch
+
+# What was not finite first, in the order in which an iteration meets it: the draw, log p there, its gradient, the step.
+LOG_P, GRADIENT, DRAW, PARAMETER = range(4)
+_CHUNK, _CHUNK_NUMBERS = 256, 2**21  # iterations per call, and numbers of noise
+
+
+class Pace(NamedTuple):
+    """What natural steps remember."""
+
+    velocity: Any  # as a step of the family
+    square: Any  # (d,) running mean square of the scores
+    weight: Any  # behind that mean
+
+
+class Refused(NamedTuple):
+    """What a run remembers of draws that were not finite."""
+
+    counts: Any  # (4,), by kind
+    run: Any  # refused in a row
+    kind: Any  # of the latest
+    step: Any
+    theta: Any  # the latest refused draw
+
+
+class Trip(NamedTuple):
+    """A window under way."""
+
+    params: Any
+    average: Any  # of the parameters over the second half
+    pace: Pace
+    refused: Refused
+    nonfinite: Any  # draws of this window that were refused
+
+
+class Steps(NamedTuple):
+    """How long and how far to walk, by lane."""
+
+    first: Any  # step of the run at which the window begins
+    size: Any
+    length: Any
+    cap: Any
+    most_refused: Any  # in a row; once reached, the culprit is kept
+
+
+def nothing_refused(theta: Any, lanes: int) -> Refused:
+    """Give the memory to begin with; `theta` is like a draw of every lane."""
+    none = np.zeros(lanes, int)
+    return Refused(np.zeros((lanes, 4), int), none, none, none, theta)
+
+
+def note(refused: Refused, bad: Any, kind: Any, step: Any, theta: Any, most: Any) -> Refused:
+    """Take note of one iteration; once `most` in a row were refused the culprit is kept."""
+    xp, full = space(refused.run), refused.run >= most
+    counts = refused.counts + bad * (np.arange(4) == kind)
+    latest = Refused(counts, refused.run + 1, kind, step, theta)
+    out = keep(bad & ~full, latest, refused)
+    return out._replace(counts=counts, run=xp.where(bad | full, out.run, 0))
+
+
+def walk(kernels: Any, settings: Any, trip: Trip, steps: Steps, noise: np.ndarray, rows: Rows | None) -> Trip:
+    """Take a window of natural steps with `settings` (momentum, clip); noise is (lanes, longest size, k)."""
+    if isinstance(kernels, HostKernels):
+        return _on_host(kernels, settings, trip, steps, noise)
+    lanes, longest, width = noise.shape
+    chunk = int(np.clip(_CHUNK_NUMBERS // (lanes * width), 16, _CHUNK))
+    program = kernels.bind(_walk, kernels.density, kernels.family, settings.momentum, settings.clip)
+    for start in range(0, longest, chunk):
+        count = np.clip(steps.size - start, 0, chunk)
+        part = [_filled(x[:, start : start + chunk], chunk) for x in (noise, *([] if rows is None else [rows.keys]))]
+        more = () if rows is None else (part[1], rows.anchor)
+        trip = program(trip, steps, np.full(lanes, start), count, part[0], *more)
+    return jax.tree.map(np.asarray, trip)
+
+
+def _filled(x: np.ndarray, size: int) -> np.ndarray:
+    if x.shape[1] == size:
+        return x
+    return np.concatenate([x, np.zeros((len(x), size - x.shape[1], *x.shape[2:]), x.dtype)], 1)
+
+
+def _walk(density, family, momentum, clip, inputs, trip, steps, start, count, noise, *rows):
+    one = lambda *lane: _walk_lane(density, family, momentum, clip, inputs, *lane)
+    lanes = (trip, steps, start, count, noise, *rows)
+    if len(noise) > 1:
+        return jax.vmap(one)(*lanes)
+    # One lane is not mapped over: its matrix products stay plain ones.
+    return jax.tree.map(lambda x: x[None], one(*jax.tree.map(lambda x: x[0], lanes)))
+
+
+def _walk_lane(density, family, momentum, clip, inputs, trip: Trip, steps: Steps, start, count, noise, *rows):
+    def body(j, trip):
+        eps = noise[j]
+        theta = family.place(trip.params, eps[None])[0]
+        batch = as_batch((rows[0][j], rows[1]) if rows else ())
+        value, gradient = jax.value_and_grad(lambda x: density.free_terms(inputs, x, batch).total())(theta)
+        return step(family, momentum, clip, trip, steps, start + j, eps, theta, value, gradient)
+
+    return jax.lax.fori_loop(0, count, body, trip)
+
+
+def step(family, momentum, clip, trip: Trip, steps: Steps, i, eps, theta, value, gradient) -> Trip:
+    """One natural step with momentum; a score is cut at `clip` times its running root mean square."""
+    xp, params, pace = space(theta), trip.params, trip.pace
+    white = family.white(params, eps[None], gradient[None])[0]
+    steep = ~xp.isfinite(white).all()
+    seen = pace.square / xp.maximum(pace.weight, 1e-12)
+    limit = xp.where(pace.weight > 0.05, clip * xp.sqrt(seen), xp.inf)
+    # The square is of the cut score: one wild draw must not open the door for the next.
+    white = xp.clip(xp.where(steep, 0.0, white), -limit, limit)
+    square, weight = 0.99 * pace.square + 0.01 * white**2, 0.99 * pace.weight + 0.01
+    natural = family.natural(params, eps, white)
+    velocity = jax.tree.map(lambda v, s: momentum * v + (1.0 - momentum) * s, pace.velocity, natural)
+    moved = family.move(params, jax.tree.map(lambda v: steps.length * v, velocity), steps.cap)
+    good = xp.isfinite(value)
+    sound = good & ~steep & finite(moved) & finite(velocity)
+    params, pace = keep(sound, (moved, Pace(velocity, square, weight)), (params, pace))
+    kind = xp.select([~finite(theta), ~good, steep], [DRAW, LOG_P, GRADIENT], PARAMETER)
+    refused = note(trip.refused, ~sound, kind, steps.first + i, theta, steps.most_refused)
+    share = 1.0 / (1.0 + xp.maximum(i - steps.size // 2, 0))
+    average = jax.tree.map(lambda a, p: a + share * (p - a), trip.average, params)
+    return Trip(params, average, pace, refused, trip.nonfinite + ~sound)
+
+
+def keep(condition: Any, new: Any, old: Any) -> Any:
+    """Choose between two trees of arrays."""
+    return jax.tree.map(lambda a, b: space(condition).where(condition, a, b), new, old)
+
+
+def finite(tree: Any) -> Any:
+    """Say whether every number in the tree is finite."""
+    sound: Any = np.asarray(True)
+    for x in jax.tree.leaves(tree):
+        if np.issubdtype(x.dtype, np.floating):
+            sound = space(x).isfinite(x).all() & sound
+    return sound
+
+
+def _on_host(kernels: HostKernels, settings: Any, trip: Trip, steps: Steps, noise: np.ndarray) -> Trip:
+    """The same steps where the host calls log p: one call per draw."""
+    ended = []
+    for lane in range(len(noise)):
+        now, here = (jax.tree.map(lambda x, lane=lane: x[lane], tree) for tree in (trip, steps))
+        for i in range(int(here.size)):
+            eps = noise[lane, i]
+            theta = kernels.family.place(now.params, eps[None])
+            value, gradient = kernels.look(theta, None)
+            with np.errstate(all="ignore"):
+                now = step(kernels.family, settings.momentum, settings.clip, now, here, i, eps, theta[0], value[0], gradient[0])
+        ended.append(now)
+    return jax.tree.map(lambda *x: np.stack(x), *ended)

@@ -1,0 +1,148 @@
+"""The static half of a model: its sites, and the terms of log p at given parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import Distribution, biject_to
+
+from yoasovi.model.minibatch import Batch, estimated
+
+Params = dict[str, jax.Array]
+
+
+class Site(NamedTuple):
+    """What is static about one random variable: its shape on its own and on the unconstrained scale."""
+
+    name: str
+    shape: tuple[int, ...]
+    free_shape: tuple[int, ...]
+    discrete: bool
+
+    @property
+    def labels(self) -> list[str]:
+        """Name every unconstrained coordinate: site, or site[i,j]."""
+        places = np.ndindex(self.free_shape)
+        return [self.name if not index else f"{self.name}[{','.join(map(str, index))}]" for index in places]
+
+
+class Inputs(NamedTuple):
+    """Everything of a model that may change without compiling again."""
+
+    prior: dict[str, Distribution]
+    local: dict[str, Any]
+    data: Any
+
+
+class Terms(NamedTuple):
+    """log p(y, theta), kept apart so that differences can be taken term by term before they are summed."""
+
+    prior: dict[str, jax.Array]  # one number per global site, Jacobian included where there is one
+    local: dict[str, jax.Array]  # (N,) per local site
+    likelihood: jax.Array  # (N,)
+
+    def total(self) -> jax.Array:
+        return total(self)
+
+
+def total(tree) -> jax.Array:
+    """Sum all entries of all arrays."""
+    return sum((jnp.sum(x) for x in jax.tree.leaves(tree)), jnp.asarray(0.0))
+
+
+class Density(NamedTuple):
+    """The static half of a model, hashable: with `Inputs` it can be evaluated inside a compiled program.
+
+    `subsampled` is there inside a fit by minibatches only; what is said of the fit afterwards is about all the data.
+    """
+
+    log_likelihood: Callable
+    sites: tuple[Site, ...]
+    local_sites: tuple[Site, ...]
+    num_observations: int
+    differentiable: bool
+    width: int = 1  # numbers in the largest array that one look makes
+    subsampled: Callable | None = None
+
+    @property
+    def dim(self) -> int:
+        """Length of the flat unconstrained vector of all global sites."""
+        return sum(int(np.prod(s.free_shape)) for s in self.sites)
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the coordinates of the flat unconstrained vector."""
+        return [label for site in self.sites for label in site.labels]
+
+    def split(self, flat: Any) -> dict[str, Any]:
+        """Cut flat vectors (..., d) into one unconstrained array per global site."""
+        parts, start = {}, 0
+        for site in self.sites:
+            size = int(np.prod(site.free_shape))
+            parts[site.name] = flat[..., start : start + size].reshape(*flat.shape[:-1], *site.free_shape)
+            start += size
+        return parts
+
+    def constrain(self, inputs: Inputs, flat: jax.Array) -> tuple[Params, Params]:
+        """Map a flat vector to the sites' own supports; also the log Jacobian of each site."""
+        params, jacobian = {}, {}
+        for name, x in self.split(flat).items():
+            transform = biject_to(inputs.prior[name].support)
+            params[name] = transform(x)
+            jacobian[name] = jnp.sum(transform.log_abs_det_jacobian(x, params[name]))
+        return params, jacobian
+
+    def terms(self, inputs: Inputs, params: Params, likelihood: jax.Array | None = None) -> Terms:
+        """Evaluate the terms of log p(y, theta) at parameters on their own supports; the likelihood's may be given."""
+        prior = {s.name: jnp.sum(inputs.prior[s.name].log_prob(params[s.name])) for s in self.sites}
+        local = {s.name: local_law(inputs.local[s.name], params).log_prob(params[s.name]) for s in self.local_sites}
+        return Terms(prior, local, self.log_likelihood(params, inputs.data) if likelihood is None else likelihood)
+
+    def free_terms(self, inputs: Inputs, flat: jax.Array, batch: Batch | None = None) -> Terms:
+        """Evaluate the terms at a flat unconstrained vector, with the Jacobians of the transforms."""
+        params, jacobian = self.constrain(inputs, flat)
+        likelihood = None
+        if batch is not None:
+            rows = lambda x: self.subsampled(batch.key, self.constrain(inputs, x)[0], inputs.data)  # type: ignore[misc]
+            likelihood = estimated(rows, flat, batch.anchor)
+        terms = self.terms(inputs, params, likelihood)
+        return terms._replace(prior={k: v + jacobian[k] for k, v in terms.prior.items()})
+
+    def whole_likelihood(self, inputs: Inputs, flat: jax.Array) -> jax.Array:
+        """Give the log likelihood of all the data."""
+        return jnp.sum(self.log_likelihood(self.constrain(inputs, flat)[0], inputs.data))
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Rule:
+    """The law of a local latent as a function of the global parameters; static, unlike a fixed law."""
+
+    fn: Callable[[Params], Distribution]
+
+    def __call__(self, params: Params) -> Distribution:
+        return self.fn(params)
+
+
+def local_law(law: Distribution | Callable[[Params], Distribution], params: Params) -> Distribution:
+    """Give the prior of a local latent: fixed, or a function of the global parameters."""
+    return law if isinstance(law, Distribution) else law(params)
+
+
+def widest(jaxpr: Any) -> int:
+    """Give the size of the largest array that a program makes, its inner programs included."""
+    size = 1
+    for equation in jaxpr.eqns:
+        inner = [x for x in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program) if _is_program(x)]
+        made = (int(np.prod(v.aval.shape)) for v in equation.outvars)
+        size = max([size, *made, *(widest(getattr(x, "jaxpr", x)) for x in inner)])
+    return size
+
+
+def _is_program(x: Any) -> bool:
+    return hasattr(x, "eqns") or hasattr(x, "jaxpr")

@@ -1,0 +1,65 @@
+"""Where every random number of the library comes from: one stream per seed, purpose and place.
+
+No two purposes share a draw, and a stream depends on nothing but its name: a fit that was paused and one that was not, or
+one lane of many and the same lane alone, see the same numbers.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What random numbers are for. Values are part of what a seed means: add at the end, never renumber."""
+
+    START = 1  # where a lane begins: (lane,)
+    START_JUDGE = 2  # is the climbed start better? (lane, block)
+    WINDOW = 3  # draws of a window: (lane, turn)
+    ROWS = 4  # minibatches of a window
+    JUDGE = 5  # common draws on which a window is judged: (lane, turn, which)
+    JUDGE_ROWS = 6
+    LUCK = 7  # whether a flat window is kept: (lane, turn)
+    CHAIN = 8  # draws of single steps: (lane, chunk)
+    CHAIN_JUDGE = 9
+    CHAIN_LUCK = 10
+    ELBO = 11  # fresh draws at the final parameters, the same for all lanes: (block,)
+    SAMPLE = 12  # of `Fit.sample`
+    CORRECTION = 13
+    RESAMPLE = 14
+    VERDICT_SCORES = 15
+    VERDICT_JUDGE = 16
+    VERDICT_WIDE = 17
+    VERDICT_SEARCH = 18
+    PREDICTION = 19
+    LOO = 20
+    CALIBRATION = 21
+    KEPT = 22  # which of the kept draws of a loaded fit
+    BLAME = 23  # a search for a draw that is not finite
+    MODEL_START = 24  # a model's own start: (lane,)
+    LOADINGS = 25  # first loadings of a low-rank family: (lane,)
+    PRIOR = 26  # draws from priors: (lane,)
+    DIC = 27
+
+
+def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
+    """Give the generator of one purpose at one place of a run."""
+    sequence = np.random.SeedSequence(int(seed) % 2**64, spawn_key=(int(purpose), *map(int, place)))
+    return np.random.Generator(np.random.SFC64(sequence))
+
+
+def words(seed: int, purpose: Purpose, *place: int) -> np.ndarray:
+    """Give the two 32-bit words of a JAX key, for functions of the user's that want one."""
+    return stream(seed, purpose, *place).integers(0, 2**32, size=2, dtype=np.uint32)
+
+
+def mirrored(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    """Give `count` rows of normal noise in pairs: row 2k + 1 is minus row 2k."""
+    half = rng.standard_normal((-(-count // 2), size))
+    return np.stack([half, -half], 1).reshape(-1, size)[:count]
+
+
+def open_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Give uniform noise that never touches 0 or 1, in single precision neither."""
+    return np.clip(rng.random(shape) + 2.0**-54, 2.0**-25, 1.0 - 2.0**-24)
