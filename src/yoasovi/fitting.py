@@ -21,7 +21,7 @@ from yoasovi.kernels.programs import Clock, precision
 from yoasovi.methods import Method, method as named
 from yoasovi.model import Density, Model
 from yoasovi.optimizers import Natural
-from yoasovi.randomness import Purpose, stream
+from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.interrupts import Interrupts
 from yoasovi.run.nonfinite import Nonfinite, explain, search
 from yoasovi.run.progress import Progress
@@ -306,23 +306,18 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
         more = _FEWEST_DRAWS if lanes > 1 or not kernels.cheap else _MOST_DRAWS
         done = len(ratios[some[0]])
         more = min(max(more, done), _MOST_DRAWS - done)
-        noise = family.noise(_points(rng, more, size))
+        noise = family.noise(open_uniform(rng, (more, size)))
         found = kernels.values(jax.tree.map(lambda x: x[some], params), np.broadcast_to(noise, (len(some), *noise.shape)))
         for r, row in zip(some, found, strict=True):
             ratios[r] = np.concatenate([ratios[r], row])
         elbos = [estimate(x) for x in ratios]
         top = max(elbos, key=lambda e: e.value)
-        behind = np.array([elbos[r].value + 4.0 * np.hypot(elbos[r].se, top.se) < top.value for r in some])
+        with np.errstate(invalid="ignore"):  # an ELBO of minus infinity has an error without bounds
+            behind = np.array([elbos[r].value + 4.0 * np.hypot(elbos[r].se, top.se) < top.value for r in some])
         sure = np.array([elbos[r].se < _ENOUGH for r in some]) & (not kernels.cheap)
         full = len(ratios[some[0]]) >= _MOST_DRAWS
         some = some[~(behind | sure | full)]
     return elbos, ratios
-
-
-def _points(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
-    from yoasovi.randomness import open_uniform
-
-    return open_uniform(rng, (n, size))
 
 
 def _check_start(model: Model, params: Any) -> None:

@@ -23,6 +23,7 @@ except ImportError:  # a version of JAX without it has no such cache either
 
 _STORE: OrderedDict[Any, Any] = OrderedDict()
 _MOST = 256
+_UNOPTIMISED = {"xla_backend_optimization_level": 0}
 _WIDE_ON = ("cpu",)  # where fits run in float64; tests of float32 empty it
 
 
@@ -75,8 +76,8 @@ class Held:
 class Bound:
     """A function bound to its static parts and to arrays that stay; call it with the arrays that change."""
 
-    def __init__(self, fn: Callable, static: tuple, held: Held, clock: Clock):
-        self.fn, self.static, self.clock = fn, static, clock
+    def __init__(self, fn: Callable, static: tuple, held: Held, clock: Clock, tiny: bool = False):
+        self.fn, self.static, self.clock, self.tiny = fn, static, clock, tiny
         self.leaves, self.tree = held.leaves, held.tree
         self._known: dict[Any, Any] = {}
 
@@ -93,7 +94,7 @@ class Bound:
 
     def _program(self, args: tuple, shapes: tuple) -> Any:
         kept = tuple((x.shape, str(x.dtype)) for x in self.leaves)
-        key = (self.fn, self.static, self.tree, kept, shapes, _x64(), jax.default_backend(), _WIDE_ON)
+        key = (self.fn, self.static, self.tree, kept, shapes, _x64(), jax.default_backend(), _WIDE_ON, self.tiny)
         if key not in _STORE:
             fn, static, tree = self.fn, self.static, self.tree
 
@@ -115,7 +116,9 @@ class Bound:
 
         def work():
             with precision():
-                return jax.jit(fn).lower(*args).compile()
+                lowered = jax.jit(fn).lower(*args)
+                # What handles a few numbers at a time gains nothing by being optimised, and compiles in half the time.
+                return lowered.compile(_UNOPTIMISED if self.tiny and jax.default_backend() == "cpu" else None)
 
         try:
             return work() if clock.guard is None else clock.guard(work)
