@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from yoasovi.arrays import space
 from yoasovi.errors import check, positive_number
 from yoasovi.gradients import Seen
 from yoasovi.tempering import Logarithmic, Tempering
@@ -156,7 +157,8 @@ class Metropolis(_DrawRule):
     """Algorithm 2: accept a draw with probability min(1, exp(M (L_t - L_ref)/|L_ref|))."""
 
     def probability(self, exponent):
-        return jnp.exp(jnp.minimum(exponent, 0.0))
+        xp = space(exponent)
+        return xp.exp(xp.minimum(exponent, 0.0))
 
 
 @dataclass(frozen=True)

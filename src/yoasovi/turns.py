@@ -27,7 +27,6 @@ from yoasovi.windows.state import CANDIDATE, INCUMBENT, LINE, STEPS, Forecast, P
 from yoasovi.windows.value_regression import absorbed, fit_line, local_promise, newton, nothing_known, promise, values_of
 from yoasovi.windows.value_rule import ValueForecast
 
-
 # Single steps: turns whose noise is made together, and their numbers of noise; turns, numbers and work in one call.
 _BLOCK, _BLOCK_NUMBERS = 32, 2**20
 _TURNS, _NUMBERS, _WORK = 256, 2**22, 2**28
