@@ -132,6 +132,8 @@ def choose_family(model: Model, method: Method, family: Any) -> tuple[Any, str]:
         check(family in FAMILIES, "family", "fit", f"auto, {', '.join(FAMILIES)} or a family", family)
         family = FAMILIES[family]
     if isinstance(family, Factorised):
+        if model.on_host:
+            raise ValueError("`family` of `fit` must be a Gaussian for `Model.external`, whose vector is real; use MeanField().")
         return family.complete(model), why
     check(isinstance(family, Gaussian), "family", "fit", f"auto, {', '.join(FAMILIES)} or a family", family)
     if discrete:
