@@ -108,7 +108,7 @@ class Fit:
 
     @property
     def lane(self) -> Any:
-        """q's parameters with an axis of one lane."""
+        """The parameters of q with an axis of one lane."""
         return jax.tree.map(lambda x: np.asarray(x)[None], self.params)
 
     def waiting(self, stage: str) -> AbstractContextManager[None]:
