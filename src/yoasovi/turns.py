@@ -458,7 +458,10 @@ class ChainTurns(Turns):
         )  # fmt: skip
         one = np.ones(lanes)
         size = self.links.turns(lanes)
-        link, seen = self.links.go(link, size, np.full(lanes, self.limits.max_steps), one, one.astype(int), int(state.turn[0]))
+        # Noise goes by the step, not by the call: a run that ended within a call and may go on takes up where it was.
+        place, skip = divmod(int(state.step[state.reason == StopReason.RUNNING].max()), size)
+        until = np.full(lanes, self.limits.max_steps)
+        link, seen = self.links.go(link, size, until, one, one.astype(int), place, skip)
         taken = seen.done.sum(1)
         values, gradients = self.links.parts.costs
         new = State(
@@ -502,14 +505,17 @@ class Links:
         """How many turns one call takes."""
         return chain.turns_per_call(self.size, self.method.draws.size, lanes)
 
-    def go(self, link: chain.Link, count: int, until: np.ndarray, length, size, place: int) -> tuple[Any, Any]:
-        """Take `count` turns, fewer where a lane ends."""
+    def go(self, link: chain.Link, count: int, until: np.ndarray, length, size, place: int, skip: int = 0) -> tuple[Any, Any]:
+        """Take `count` turns, fewer where a lane ends; `skip` turns of the first call's noise have been taken before."""
         lanes, each = len(link.step), self.turns(len(link.step))
         zero = np.zeros(lanes, int)
         limits = chain.Limits(until, zero + self.limits.max_nonfinite, length, link.step, size)
         seen = []
         for start in range(0, count, each):
             noise = self._noise(lanes, each, place, start)
+            if skip:
+                more = self._noise(lanes, each, place + 1, start)
+                noise = jax.tree.map(lambda a, b: np.concatenate([a[:, skip:], b[:, :skip]], 1), noise, more)
             if getattr(self.kernels, "host", None) is not None:
                 link, part = self._on_host(link, noise, limits)
             else:
