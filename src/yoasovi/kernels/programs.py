@@ -24,6 +24,7 @@ except ImportError:  # a version of JAX without it has no such cache either
 
 _STORE: OrderedDict[Any, Any] = OrderedDict()
 _MOST = 256
+_SHORT = 0.1  # seconds that Ctrl-C may have to wait for a program
 _WIDE_ON = ("cpu",)  # where fits run in float64; tests of float32 empty it
 
 
@@ -61,11 +62,11 @@ class Stages:
 class Clock:
     """Seconds of one fit by stage, those spent compiling apart; and who is told what is being compiled.
 
-    `watch` is told the name of a program before it is compiled. `guard` runs what cannot be interrupted (compiling) so that
-    Ctrl-C gets through.
+    `watch` is told the name of a program before it is compiled. `guard` runs what cannot be interrupted, so that Ctrl-C
+    gets through: compiling (it is told True), and programs that take long (False).
     """
 
-    def __init__(self, watch: Callable[[str], None] | None = None, guard: Callable[[Callable], Any] | None = None):
+    def __init__(self, watch: Callable[[str], None] | None = None, guard: Callable[[Callable, bool], Any] | None = None):
         self.begin = time.perf_counter()
         self.compile = 0.0
         self.stages: dict[str, float] = {}
@@ -135,6 +136,7 @@ class Bound:
         self.fn, self.static, self.clock = fn, static, clock
         self.leaves, self.tree, self.places = held.leaves, held.tree, held.places
         self._known: dict[Any, Any] = {}
+        self._short: set[Any] = set()  # shapes with which a call is too short to be interrupted
 
     def __call__(self, *args: Any) -> Any:
         """Run it, compiled for the shapes of `args`; gives arrays of the device, perhaps not there yet."""
@@ -145,7 +147,16 @@ class Bound:
             program = self._known.get(shapes)
             if program is None:
                 program = self._known[shapes] = self._program(args, shapes)
+            if self.clock.guard is not None and shapes not in self._short:
+                return self._guarded(self.clock.guard, program, args, shapes)
             return program(self.leaves, *args)
+
+    def _guarded(self, guard: Callable, program: Any, args: tuple, shapes: tuple) -> Any:
+        begin = time.perf_counter()
+        answer = guard(lambda: jax.block_until_ready(program(self.leaves, *args)), False)
+        if time.perf_counter() - begin < _SHORT:
+            self._short.add(shapes)
+        return answer
 
     def _program(self, args: tuple, shapes: tuple) -> Any:
         kept = tuple((x.shape, str(x.dtype)) for x in self.leaves)
@@ -174,7 +185,7 @@ class Bound:
                 return jax.jit(fn).lower(*args).compile()
 
         try:
-            return work() if clock.guard is None else clock.guard(work)
+            return work() if clock.guard is None else clock.guard(work, True)
         finally:
             clock.compile += time.perf_counter() - begin
 
