@@ -17,6 +17,8 @@ import jax
 import numpy as np
 from numpyro.distributions import Distribution
 
+from yoasovi.caching import as_the_environment_says
+
 try:
     from jax._src import dtypes as _dtypes  # for `_own_constants`; there is no public way
 except ImportError:  # a version of JAX without it has no such cache either
@@ -176,6 +178,7 @@ class Bound:
 
     def _compile(self, fn: Callable, args: tuple) -> Any:
         clock, begin = self.clock, time.perf_counter()
+        as_the_environment_says()
         clock.compiled.append(fn.__name__)
         if clock.watch is not None:
             clock.watch(fn.__name__)
