@@ -84,7 +84,7 @@ class Density(NamedTuple):
         parts, start = {}, 0
         for site in self.sites:
             size = int(np.prod(site.free_shape))
-            parts[site.name] = flat[..., start : start + size].reshape(*flat.shape[:-1], *site.free_shape)
+            parts[site.name] = flat[..., start : start + size].reshape((*flat.shape[:-1], *site.free_shape))
             start += size
         return parts
 
