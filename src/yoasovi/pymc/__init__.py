@@ -25,7 +25,7 @@ from yoasovi.pymc.beginning import Begin, Start, begin_at, initial_point, named
 from yoasovi.pymc.graphs import import_backend
 from yoasovi.pymc.predictive import predictive_of
 from yoasovi.pymc.sites import Site, sites_of
-from yoasovi.pymc.terms import Deterministics, LogTerms, Parts, parts_of
+from yoasovi.pymc.terms import Deterministics, Graph, LogTerms, Parts, parts_of
 
 __all__ = ["from_pymc"]
 
@@ -70,7 +70,7 @@ def from_pymc(model: Any) -> Model:
 def _model(model: Any, sites: tuple[Site, ...], begin: Begin, parts: Parts) -> Model:
     with precision():
         if parts.others is not None:
-            _check_traces(parts, sites)
+            _check_traces(parts.others, sites, parts.data)
         return Model(
             prior={x.name: ImproperUniform(x.support, (), x.shape) for x in sites},
             log_likelihood=LogTerms(parts.terms), log_marginal=LogTerms(parts.observations), data=parts.data,
@@ -79,10 +79,10 @@ def _model(model: Any, sites: tuple[Site, ...], begin: Begin, parts: Parts) -> M
         )  # fmt: skip
 
 
-def _check_traces(parts: Parts, sites: tuple[Site, ...]) -> None:
+def _check_traces(others: Graph, sites: tuple[Site, ...], data: Any) -> None:
     """Refuse deterministics that JAX cannot follow now, and not when draws are asked for."""
     try:
-        jax.eval_shape(parts.others, {x.name: jax.ShapeDtypeStruct(x.shape, float) for x in sites}, parts.data)
+        jax.eval_shape(others, {x.name: jax.ShapeDtypeStruct(x.shape, float) for x in sites}, data)
     except Exception as error:
         raise ValueError(f"The deterministic variables of the PyMC model cannot be compiled to JAX: {error}") from error
 

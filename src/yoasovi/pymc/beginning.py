@@ -34,6 +34,11 @@ class Start:
 
     def __call__(self, key):
         """Give a point where log p is finite."""
+        free = self.free(key)
+        return {x.name: x.place(free[x.name]) for x in self.sites}
+
+    def free(self, key) -> dict[str, np.ndarray]:
+        """Give that point on the unconstrained scale."""
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
         for i in range(_TRIES):
             free = [x + 0.5**i * rng.uniform(-1.0, 1.0, x.shape) for x in self.begin.point]
@@ -41,7 +46,7 @@ class Start:
                 break
         else:
             free = self.begin.point
-        return {x.name: x.place(v) for x, v in zip(self.sites, free, strict=True)}
+        return {x.name: v for x, v in zip(self.sites, free, strict=True)}
 
 
 def _finite(log_terms: Callable, free: list[np.ndarray]) -> bool:
@@ -56,7 +61,7 @@ def initial_point(model: Any) -> list[np.ndarray]:
     try:
         try:
             point = _plain_initial_point(model)
-        except Exception:  # random, or made by what only compiles; or it fails in earnest, and PyMC says how
+        except Exception:  # made by what only compiles; or it fails in earnest, and PyMC says how
             initial = model.initial_point(0)
             point = [initial[x.name] for x in model.value_vars]
     except Exception as error:
@@ -69,15 +74,14 @@ def initial_point(model: Any) -> list[np.ndarray]:
 
 def _plain_initial_point(model: Any) -> list[np.ndarray]:
     from pymc.initial_point import make_initial_point_expression
-    from pytensor.graph.traversal import graph_inputs
-    from pytensor.tensor.random.type import RandomType
+    from pymc.pytensorf import find_rng_nodes, replace_rng_nodes, reseed_rngs
 
     graphs = make_initial_point_expression(
         free_rvs=model.free_RVs, rvs_to_transforms=model.rvs_to_transforms,
         initval_strategies=model.rvs_to_initial_values, return_transformed=True,
     )  # fmt: skip
-    if any(isinstance(x.type, RandomType) for x in graph_inputs(graphs)):
-        raise NotImplementedError("PyMC seeds what is drawn")
+    graphs = replace_rng_nodes(graphs)  # where it draws from the prior, the model's own generators stay as they are
+    reseed_rngs(find_rng_nodes(graphs), 0)
     return on_host(graphs, {})
 
 

@@ -66,7 +66,10 @@ def _performed(node: Any, inputs: list[Any]) -> list[Any]:
 
 
 def rewritten(inputs: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Write a graph anew as PyTensor does for JAX, what is shared taken as constant; give its inputs and outputs."""
+    """Write a graph anew as PyTensor does for JAX, what is shared taken as constant; give its inputs and outputs.
+
+    Operations are not fused: XLA does that, JAX traces fused ones slowly, and NumPy takes them number by number.
+    """
     from pytensor.compile import SharedVariable
     from pytensor.compile.mode import JAX
     from pytensor.graph import FunctionGraph
@@ -76,9 +79,9 @@ def rewritten(inputs: list[Any], outputs: list[Any]) -> tuple[list[Any], list[An
 
     shared = [x for x in graph_inputs(outputs) if isinstance(x, SharedVariable)]
     if shared:
-        outputs = clone_replace(outputs, {x: constant(x.get_value(borrow=True)) for x in shared})
+        outputs = clone_replace(outputs, [(x, constant(x.get_value(borrow=True))) for x in shared])
     graph = FunctionGraph(inputs, outputs, clone=True)
-    JAX.optimizer.rewrite(graph)
+    JAX.excluding("fusion").optimizer.rewrite(graph)
     return graph.inputs, graph.outputs
 
 
@@ -86,6 +89,7 @@ def to_jax(inputs: list[Any], outputs: list[Any]) -> Callable:
     """Give a rewritten graph as a JAX function; its checks of parameters are left out, since JAX cannot raise."""
     from pytensor.graph import FunctionGraph
     from pytensor.link.jax.dispatch import jax_funcify
+    from pytensor.link.utils import fgraph_to_python
     from pytensor.raise_op import CheckAndRaise
 
     if not outputs:
@@ -97,9 +101,17 @@ def to_jax(inputs: list[Any], outputs: list[Any]) -> Callable:
         # It may be made while a program that uses it is traced: its constants must be no part of that trace.
         with warnings.catch_warnings(), jax.ensure_compile_time_eval(), precision():
             warnings.simplefilter("ignore", UserWarning)  # of checks inside loops
-            return jax_funcify(graph)
+            return fgraph_to_python(graph, jax_funcify, type_conversion_fn=_constant, fgraph_name="pytensor_graph")
     except NotImplementedError as error:
         raise ValueError(f"The PyMC model cannot be compiled to JAX: {error}.") from error
+
+
+def _constant(data: Any, **options: Any) -> Any:
+    """Give a constant to JAX as PyTensor does, but without `jnp.array`, which compiles a program for every shape."""
+    from pytensor.link.jax.dispatch import jax_typify
+
+    plain = isinstance(data, np.ndarray) and data.ndim > 0 and data.dtype.kind in "biuf"
+    return jax.device_put(data) if plain else jax_typify(data, **options)
 
 
 def constants(outputs: list[Any]) -> dict[str, tuple[Any, np.ndarray]]:

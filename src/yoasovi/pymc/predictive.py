@@ -62,7 +62,7 @@ class Predictive:
         return {x.name: np.stack([np.asarray(one[j]) for one in made]) for j, x in enumerate(outputs)}
 
 
-def predictive_of(model: Any) -> Predictive:
+def predictive_of(model: Any) -> Any:
     """Give what draws the observed variables of a model."""
     return Predictive(model, {x.name: x.get_value() for x in model.data_vars}, dict(model.coords), _lengths(model))
 
