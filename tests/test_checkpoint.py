@@ -1,14 +1,17 @@
 """Runs that end before their end: SIGKILL, full disks, damaged files, other fits' checkpoints, Ctrl-C."""
 
+import ast
 import errno
 import json
 import os
+import pty
 import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -186,8 +189,9 @@ def crash_inside(monkeypatch, nth):
     """Let the nth call of a compiled program fail, or of the host's function."""
     count = [0]
     for owner, name in ((Bound, "__call__"), (HostDensity, "_looks")):
+        original = getattr(owner, name)
 
-        def counted(self, *args, plain=getattr(owner, name)):
+        def counted(self, *args, plain=original):
             count[0] += 1
             if count[0] == nth:
                 raise Crash
@@ -223,7 +227,7 @@ def subsampled(y):
 
 
 def many():
-    return np.random.default_rng(0).normal(size=(400, 2)) + [3.0, -1.0]
+    return np.random.default_rng(0).normal([3.0, -1.0], size=(400, 2))
 
 
 CASES = {
@@ -351,6 +355,57 @@ def test_an_identity_sees_constants_inside_functions():
 
     assert identity.of_model(model(1.0)) == identity.of_model(model(1.0))
     assert identity.differences(identity.of_model(model(1.0)), identity.of_model(model(2.0))) == ["likelihood differs"]
+
+
+def test_an_identity_is_the_same_in_a_terminal_and_in_a_pipe(monkeypatch, schools):
+    plain = identity.of_model(schools)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert identity.of_model(schools) == plain
+    code = "from yoasovi.cli.models import find_model; from yoasovi.files import identity; " \
+        "print(identity.of_model(find_model('eight-schools')))"  # fmt: skip
+    leader, follower = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "FORCE_COLOR": "1", "PYTHONHASHSEED": "6"}
+    subprocess.run([sys.executable, "-c", code], stdout=follower, env=env, check=True)
+    os.close(follower)
+    told = os.read(leader, 10_000).decode().replace("\r\n", "\n")
+    os.close(leader)
+    assert ast.literal_eval(told) == plain
+
+
+def test_a_host_function_is_known_by_its_code_and_what_it_has_at_hand():
+    def counted(centre, calls, power=2):
+        def log_p(x):
+            calls.append(x)
+            return -float(np.sum(np.abs(x - centre) ** power))
+
+        return log_p
+
+    of = lambda fn: identity.of_model(yo.Model.external(fn, 2))
+    first = counted(np.ones(2), [])
+    before = of(first)
+    first(np.zeros(2))  # that it keeps its calls is no part of what it computes
+    assert before == of(first) == of(counted(np.ones(2), [1, 2, 3]))
+    others = (
+        counted(np.zeros(2), []),
+        counted(np.ones(2), [], 4),
+        lambda x: -0.5 * float(x @ x),
+        lambda x: -0.6 * float(x @ x),
+    )
+    digests = [of(fn)["likelihood"] for fn in (first, *others)]
+    assert len(set(digests)) == len(digests)
+    assert of(partial(np.dot, np.ones(2))) != of(partial(np.dot, np.zeros(2)))
+
+
+def test_the_seconds_of_a_resumed_fit_are_those_of_all_its_processes(monkeypatch, tmp_path, schools):
+    crashed(monkeypatch, schools, tmp_path, 5, seed=3)
+    newest = max((checkpoint._read(tmp_path / slot)[0] for slot in checkpoint.SLOTS), key=lambda head: head["serial"])
+    compile, run, stages = newest["numbers"]["seconds"]
+    assert set(stages) == {"model", "start", "windows"}
+    assert sum(stages.values()) == pytest.approx(compile + run, rel=0.05)
+    fit = yo.fit(schools, seed=3, checkpoint=tmp_path, resume=True)
+    assert all(fit.seconds.stages[name] > seconds for name, seconds in stages.items())
+    assert sum(fit.seconds.stages.values()) == pytest.approx(fit.seconds.total, rel=0.05)
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------

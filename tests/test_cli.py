@@ -3,15 +3,18 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from yoasovi import Model
-from yoasovi.cli import app, models
+from yoasovi.answer.result import Fit
+from yoasovi.cli import app, commands, models
 from yoasovi.cli.models import BUILT_INS, find_model
 from yoasovi.cli.settings import parse_setting
 from yoasovi.cli.tables import number
@@ -147,7 +150,11 @@ def test_fit_in_a_pipe_prints_one_json_object_and_is_silent_on_stderr():
     assert set(answer["elbo"]) == {"value", "se"} and answer["elbo"]["se"] > 0
     assert answer["converged"] is False and answer["stop_reason"] == "max_steps"
     assert answer["counts"]["steps"] == answer["counts"]["gradients"] == 300
-    assert answer["seconds"]["compile"] > 0 and answer["seconds"]["run"] > 0
+    seconds = answer["seconds"]
+    assert seconds["compile"] > 0 and seconds["run"] > 0
+    fitting = sum(seconds["stages"][name] for name in ("model", "start", "windows", "elbo"))
+    assert fitting == pytest.approx(seconds["compile"] + seconds["run"], rel=0.05)
+    assert set(seconds["stages"]) == {"model", "start", "windows", "elbo", "sample", "dic"}
     assert (answer["model"], answer["method"], answer["seed"]) == ("logistic", "advi", 3)
 
 
@@ -156,6 +163,49 @@ def test_fit_prints_a_table_and_on_request_the_parameters():
     for word in ("factorised", "steps", "values", "gradients", "compile", "reported", "ELBO on fresh", "±", "DIC"):
         assert word in text
     assert "max_steps: Ran out of steps" in text and "mu[1,1]" in text
+
+
+def test_the_table_is_printed_before_the_verdict_is_looked_for(monkeypatch, tmp_path):
+    look, order = Fit.diagnose, []
+    monkeypatch.setattr(commands, "print_rows", lambda *args: order.append("table"))
+    monkeypatch.setattr(Fit, "diagnose", lambda self: order.append("verdict") or look(self))
+    text = run("fit", "linear", "--report", tmp_path / "r.html").stdout
+    assert order[:2] == ["table", "verdict"] and text.index("converged") < text.index("GOOD") < text.index("Report: ")
+    order.clear()
+    run("compare", "linear", "--methods", "yoasovi", "--report", tmp_path / "r.html")
+    assert order[:2] == ["table", "verdict"]
+
+
+SLOW = """
+import jax.numpy as jnp
+import yoasovi as yo
+from numpyro.distributions import constraints
+
+def density(p):
+    x = p["x"]
+    for i in range(1500):
+        x = jnp.sin(x * (1 + 1e-3 * i)) + x[::-1] * 1e-3
+    print("traced", flush=True)
+    return -jnp.sum(x**2)
+
+model = yo.Model.from_log_density(density, {"x": constraints.real}, {"x": (3,)})
+"""
+
+
+def test_ctrl_c_while_compiling_ends_within_two_seconds_with_a_line_and_exit_code_130(tmp_path):
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW)
+    begun = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from yoasovi.cli import main; main()"
+    command = [sys.executable, "-c", begun, "fit", f"{path}:model"]  # a shell's background job would ignore Ctrl-C
+    fit = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(2):  # its shapes are asked for first; then it is traced to be compiled, and that takes long
+        assert fit.stderr.readline() == "traced\n"
+    time.sleep(0.5)
+    begin = time.monotonic()
+    fit.send_signal(signal.SIGINT)
+    out, err = fit.communicate(timeout=60)
+    assert time.monotonic() - begin < 2 and fit.returncode == 130
+    assert out == "" and err.removeprefix("traced\n") == "yoasovi: stopped while compiling; there is no result yet.\n"
 
 
 def test_fit_takes_a_family_settings_and_restarts():

@@ -92,13 +92,19 @@ class _TerminalLine:
         from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         kind = SpinnerColumn() if total is None else BarColumn(bar_width=20)
-        columns = TextColumn("{task.description}"), kind, TextColumn("{task.fields[said]}", markup=False), TimeElapsedColumn()
+        columns = (
+            TextColumn("{task.description}"),
+            kind,
+            TextColumn("{task.fields[said]}", markup=False),
+            TimeElapsedColumn(),
+        )
         self.bar = Bar(*columns, console=Console(stderr=True), transient=True)
         self.task = self.bar.add_task(name, total=total, said="")
         self.start, self.stop = self.bar.start, self.bar.stop
 
     def update(self, step: int | None, said: str) -> None:
-        self.bar.update(self.task, completed=step, said=said)
+        # What is said before a long silence must be on the screen when it begins.
+        self.bar.update(self.task, completed=step, said=said, refresh=not step)
 
 
 class _NotebookLine:
