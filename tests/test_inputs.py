@@ -103,7 +103,6 @@ def test_every_built_in_takes_a_file(tmp_path, name, options, shape):
     assert isinstance(model, yo.Model) and (shape is None or model.data["X"].shape == shape)
 
 
-@pytest.mark.slow
 def test_a_fit_of_a_data_file_is_that_of_its_arrays(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(12, 2))

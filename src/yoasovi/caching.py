@@ -67,7 +67,7 @@ def as_the_environment_says() -> None:
     import jax
 
     folder = os.environ.get(VARIABLE, "")
-    if folder and folder not in OFF and not jax.config.jax_compilation_cache_dir:
+    if folder and folder not in OFF and not getattr(jax.config, "jax_compilation_cache_dir", None):
         cache(folder)
 
 
@@ -107,7 +107,8 @@ def _use(place: Path | None) -> None:
     except ImportError:
         return
     if all(hasattr(own, name) for name in ("_cache", "_cache_initialized", "decompress_executable")):
-        own._cache, own._cache_initialized = Programs(place, own.decompress_executable), True
+        own._cache = Programs(place, own.decompress_executable)  # type: ignore[assignment]
+        own._cache_initialized = True
 
 
 class Programs:

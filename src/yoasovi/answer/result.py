@@ -106,6 +106,10 @@ class Fit:
         """The looks at log p through this q; lanes have length one."""
         return kernels_of(self.model, self.family, Clock())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is compiled, which no other process could use."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("kernels", "_stages")}
+
     @property
     def lane(self) -> Any:
         """The parameters of q with an axis of one lane."""
