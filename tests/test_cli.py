@@ -103,6 +103,12 @@ def shell(*args):
     return subprocess.run([sys.executable, "-m", "yoasovi.cli", *args], capture_output=True, text=True, timeout=300)
 
 
+def begun(*args):
+    """Begin a command that Ctrl-C reaches: a shell's background job, as these tests may be, would hand down that it does not."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from yoasovi.cli import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def refused(*args):
     """Run what must fail; give its one line."""
     result = run(*args, code=2)
@@ -195,9 +201,7 @@ model = yo.Model.from_log_density(density, {"x": constraints.real}, {"x": (3,)})
 def test_ctrl_c_while_compiling_ends_within_two_seconds_with_a_line_and_exit_code_130(tmp_path):
     path = tmp_path / "slow.py"
     path.write_text(SLOW)
-    begun = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from yoasovi.cli import main; main()"
-    command = [sys.executable, "-c", begun, "fit", f"{path}:model"]  # a shell's background job would ignore Ctrl-C
-    fit = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    fit = begun("fit", f"{path}:model")
     for _ in range(2):  # its shapes are asked for first; then it is traced to be compiled, and that takes long
         assert fit.stderr.readline() == "traced\n"
     time.sleep(0.5)
@@ -206,6 +210,33 @@ def test_ctrl_c_while_compiling_ends_within_two_seconds_with_a_line_and_exit_cod
     out, err = fit.communicate(timeout=60)
     assert time.monotonic() - begin < 2 and fit.returncode == 130
     assert out == "" and err.removeprefix("traced\n") == "yoasovi: stopped while compiling; there is no result yet.\n"
+
+
+ENDLESS = """
+import time
+import yoasovi as yo
+
+def log_p(x):
+    print("looked", flush=True)
+    time.sleep(0.002)
+    return -0.5 * float(x @ x)
+
+model = yo.Model.external(log_p, 3)
+"""
+
+
+def test_ctrl_c_in_a_window_ends_after_it_with_the_best_so_far_and_exit_code_130(tmp_path):
+    path = tmp_path / "endless.py"
+    path.write_text(ENDLESS)
+    fit = begun("fit", f"{path}:model", "--method", "mcvi", "--set", "tolerance=1e-30", "--max-steps", "1000000", "--json")
+    for _ in range(60):
+        assert fit.stderr.readline() == "looked\n"
+    fit.send_signal(signal.SIGINT)
+    out, err = fit.communicate(timeout=60)
+    assert fit.returncode == 130 and "yoasovi: ending after this window; Ctrl-C again stops at once.\n" in err
+    assert "Traceback" not in err
+    answer = json.loads(out)
+    assert answer["stop_reason"] == "interrupted" and answer["counts"]["steps"] > 0 and answer["elbo"]["value"] > -10
 
 
 def test_fit_takes_a_family_settings_and_restarts():

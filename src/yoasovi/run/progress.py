@@ -67,7 +67,7 @@ class Progress:
         self.fates = (self.fates + "".join("✓" if a else "↶" if b else "·" for a, b in fates))[-_FATES:]
         words = [f"step {step:,}"]
         if elbo.size:
-            # One-draw methods see single draws: their mean over the chunk says more than the last of them.
+            # One-draw methods see single draws: their mean over a call says more than the last of them.
             words.append(f"ELBO {float(np.mean(elbo) if elbo.size > 20 else elbo[-1]):,.2f}")
         if self.fates:
             words.append(self.fates)

@@ -197,7 +197,8 @@ class Landscape:
         """Give log p and its gradient at rows of points."""
         square = self.frame.ndim == 2
         value, gradient = self.point(self.mean + (x @ self.frame.T if square else x * self.frame))
-        return value, gradient @ self.frame if square else gradient * self.frame
+        with np.errstate(all="ignore"):  # what is not finite is told by the answer
+            return value, gradient @ self.frame if square else gradient * self.frame
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Look, and count."""
