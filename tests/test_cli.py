@@ -104,7 +104,7 @@ def shell(*args):
 
 
 def begun(*args):
-    """Begin a command that Ctrl-C reaches: a shell's background job, as these tests may be, would hand down that it does not."""
+    """Begin a command that Ctrl-C reaches, even where these tests are a shell's background job, which it does not reach."""
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from yoasovi.cli import main; main()"
     return subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

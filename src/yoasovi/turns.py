@@ -502,8 +502,9 @@ class Links:
         return chain.Link(None, None, None, np.full(lanes, np.nan), rule, stop, None, none, none, None, none)
 
     def turns(self, lanes: int) -> int:
-        """How many turns one call takes."""
-        return chain.turns_per_call(self.size, self.method.draws.size, lanes)
+        """How many turns one call takes: few where looks are expensive, since checkpoints and Ctrl-C wait for its end."""
+        most = chain.turns_per_call(self.size, self.method.draws.size, lanes)
+        return most if self.kernels.cheap else min(most, 25)
 
     def go(self, link: chain.Link, count: int, until: np.ndarray, length, size, place: int, skip: int = 0) -> tuple[Any, Any]:
         """Take `count` turns, fewer where a lane ends; `skip` turns of the first call's noise have been taken before."""
