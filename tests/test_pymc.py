@@ -356,6 +356,13 @@ def test_bad_models_are_refused_by_name(make, message):
         yo.from_pymc(model)
 
 
+def test_operations_that_jax_does_not_have_are_named():
+    with pm.Model() as model:
+        pm.Potential("p", pt.as_tensor(np.eye(2)).sum() * pt.gammal(pm.HalfNormal("x") + 1.0, 2.0))
+    with pytest.raises(ValueError, match=r"^The PyMC model cannot be compiled to JAX: .*gammal"):
+        yo.from_pymc(model)
+
+
 def test_anything_but_a_model_is_refused():
     with pytest.raises(ValueError, match="`model` of `from_pymc` must be a PyMC model; got 3"):
         yo.from_pymc(3)

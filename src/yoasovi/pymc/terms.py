@@ -101,7 +101,10 @@ def parts_of(model: Any, sites: tuple[Site, ...], as_data: bool = True) -> Parts
     names, data = tuple(x.name for x in sites), tuple(slots)
     until = len(outputs) - len(others)
     graph = lambda some: Graph(inputs, some, names, data)
-    return Parts(
+    parts = Parts(
         graph(made[:until]), graph(made[: len(seen)]), graph(made[until:]) if others else None,
         tuple(x.name for x in others), {k: array for k, (_, array) in found.items()} or None,
     )  # fmt: skip
+    for needed in (parts.terms, parts.others):
+        _ = needed and needed.fn  # says here, and not inside a program, which operation JAX does not have
+    return parts
