@@ -77,6 +77,14 @@ def supports():
     return model
 
 
+def cut():
+    with pm.Model() as model:
+        law = pm.Normal.dist(pm.Normal("mu", 0, 2), pm.HalfNormal("sd", 2))
+        pm.Censored("censored", law, lower=-1, upper=1, observed=np.clip(X[:, 0], -1, 1))
+        pm.Truncated("truncated", law, lower=-4, upper=4, observed=X[:, 1])
+    return model
+
+
 def moving():
     with pm.Model() as model:
         pm.Uniform("u", 0, pm.Uniform("x", 1, 5))
@@ -89,7 +97,7 @@ def missing():
     return model
 
 
-@pytest.mark.parametrize("make", [schools, logistic, radon, mixture, supports, missing])
+@pytest.mark.parametrize("make", [schools, logistic, radon, mixture, supports, missing, cut])
 def test_log_density_is_pymcs_own(make):
     theirs = make()
     ours, log_p = yo.from_pymc(theirs), theirs.compile_logp(mode="FAST_COMPILE")
