@@ -7,14 +7,16 @@ iterations are in `windows`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from yoasovi.arrays import space
 from yoasovi.errors import check, positive_number
-from yoasovi.gradients import Problem, Seen
+from yoasovi.gradients import Seen
 from yoasovi.tempering import Logarithmic, Tempering
 
 
@@ -24,7 +26,7 @@ class Journey(NamedTuple):
     candidate: Any
     elbo: jax.Array  # of the iteration's draws
     admitted: jax.Array  # were the draws used?
-    finite: jax.Array  # is every parameter of the candidate finite?
+    finite: jax.Array  # was all of it finite, so that there was a step at all?
 
 
 class Answer(NamedTuple):
@@ -56,8 +58,8 @@ class Acceptance(Protocol):
         """May this draw be used? A Python True means always, and costs nothing."""
         ...
 
-    def judge(self, fresh, luck, control: Any, problem: Problem, journey: Journey, yardstick: jax.Array, t) -> Answer:
-        """Rule on a step; `fresh` is noise for one draw, `luck` a uniform number."""
+    def judge(self, look: Callable, luck, control: Any, journey: Journey, yardstick: jax.Array, t) -> Answer:
+        """Rule on a step; `look(params)` gives the ELBO at one fresh draw, `luck` is a uniform number."""
         ...
 
 
@@ -81,9 +83,10 @@ class Always(_OneStep):
     def init(self):
         return ()
 
-    def judge(self, fresh, luck, control, problem, journey, yardstick, t):
+    def judge(self, look, luck, control, journey, yardstick, t):
         nan = jnp.full_like(journey.elbo, jnp.nan)
-        return Answer(journey.finite, journey.elbo, journey.elbo, nan, jnp.zeros_like(nan), control)
+        seen = jnp.where(journey.finite, journey.elbo, yardstick)
+        return Answer(journey.finite, seen, journey.elbo, nan, jnp.zeros_like(nan), control)
 
 
 class DrawControl(NamedTuple):
@@ -129,7 +132,7 @@ class _DrawRule(_OneStep, ABC):
         lucky = luck < self.probability(exponent)
         return jnp.isfinite(elbo) & (jnp.isnan(yardstick) | lucky)  # the first draw has nothing to be compared with
 
-    def judge(self, fresh, luck, control, problem, journey, yardstick, t):
+    def judge(self, look, luck, control, journey, yardstick, t):
         elbo, accept = journey.elbo, journey.admitted & journey.finite
         tempering = self.tempering.update(control.tempering, accept & (elbo < yardstick))
         kept = jnp.where(t == 1, 0.0, 0.95)
@@ -154,7 +157,8 @@ class Metropolis(_DrawRule):
     """Algorithm 2: accept a draw with probability min(1, exp(M (L_t - L_ref)/|L_ref|))."""
 
     def probability(self, exponent):
-        return jnp.exp(jnp.minimum(exponent, 0.0))
+        xp = space(exponent)
+        return xp.exp(xp.minimum(exponent, 0.0))
 
 
 @dataclass(frozen=True)
@@ -176,8 +180,8 @@ class Step(_OneStep):
     def init(self):
         return self.tempering.init()
 
-    def judge(self, fresh, luck, control, problem, journey, yardstick, t):
-        elbo = problem.elbo(journey.candidate, fresh[None])[0]
+    def judge(self, look, luck, control, journey, yardstick, t):
+        elbo = look(journey.candidate)
         strictness = self.tempering.strictness(control, t)
         exponent = strictness * (elbo - yardstick) / jnp.maximum(jnp.abs(yardstick), self.floor)
         accept = journey.finite & jnp.isfinite(elbo) & (jnp.isnan(yardstick) | (jnp.log(luck) < exponent))

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from yoasovi.errors import check, positive_integer
-from yoasovi.randomness import open_uniform
+from yoasovi.randomness import key_words, open_uniform
 
 __all__ = ["Antithetic", "Draws", "Halton", "Mirrored", "MonteCarlo", "Sobol"]
 
@@ -30,9 +30,22 @@ class Draws(Protocol):
     def points(self, rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
         """Return the points of `count` iterations, strictly inside (0, 1), shape (count, size, dim)."""
 
+    def keys(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Return words that name the minibatches those points look at, shape (count, size, 2)."""
+
+
+class _Apart:
+    """Draws that look at a minibatch each."""
+
+    size: int
+
+    def keys(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Return independent words, shape (count, size, 2)."""
+        return key_words(rng, (count, self.size))
+
 
 @dataclass(frozen=True)
-class MonteCarlo:
+class MonteCarlo(_Apart):
     """Independent uniform points.
 
     Parameters
@@ -74,6 +87,10 @@ class Antithetic:
         half = open_uniform(rng, (count, self.size // 2, _checked_dim(self, dim)))
         return np.concatenate([half, 1 - half], 1)
 
+    def keys(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Return words that a mirrored pair shares: between its two draws the noise of the minibatch cancels."""
+        return np.tile(key_words(rng, (count, self.size // 2)), (1, 2, 1))
+
 
 @dataclass(frozen=True)
 class Mirrored:
@@ -90,9 +107,13 @@ class Mirrored:
         half = open_uniform(rng, (-(-count // 2), 1, _checked_dim(self, dim)))
         return np.stack([half, 1 - half], 1).reshape(-1, 1, dim)[:count]
 
+    def keys(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Return words that the two iterations of a mirrored pair share."""
+        return np.repeat(key_words(rng, (-(-count // 2), 1)), 2, 0)[:count]
+
 
 @dataclass(frozen=True)
-class Sobol:
+class Sobol(_Apart):
     """Sobol' points under a fresh random digital shift per iteration.
 
     The base points x_i are SciPy's, scrambled once with a fixed seed. Each iteration draws one word d_j of
@@ -122,7 +143,7 @@ class Sobol:
 
 
 @dataclass(frozen=True)
-class Halton:
+class Halton(_Apart):
     """Halton points under a fresh random shift modulo one per iteration (Cranley-Patterson rotation).
 
     The base points x_i are SciPy's, scrambled once with a fixed seed; each iteration has

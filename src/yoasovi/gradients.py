@@ -32,8 +32,15 @@ class Problem(NamedTuple):
         """Give the terms of log p at draws; with `keys`, of the minibatches that they name."""
         if keys is None:
             return jax.vmap(lambda x: self.family.terms(self.density, self.inputs, x))(theta)
-        batch = lambda key: Batch(jax.random.wrap_key_data(key))
-        return jax.vmap(lambda x, key: self.density.free_terms(self.inputs, x, batch(key)))(theta, keys)
+        return jax.vmap(lambda x, key: self.density.free_terms(self.inputs, x, _batch(key)))(theta, keys)
+
+    def slopes(self, theta, keys=None):
+        """Give log p and its gradient at flat unconstrained draws, (S,) and (S, d)."""
+
+        def one(x, *key):
+            return jax.value_and_grad(lambda y: self.density.free_terms(self.inputs, y, *map(_batch, key)).total())(x)
+
+        return jax.vmap(one)(theta, *(() if keys is None else (keys,)))
 
     def pieces(self, params, theta):
         """Give log q at draws in its independent pieces, by site; they sum to log q."""
@@ -51,11 +58,13 @@ class Problem(NamedTuple):
 class Seen(NamedTuple):
     """What was seen of the draws of an iteration; leading axis S."""
 
-    theta: Any  # the draws; for pathwise estimators their gradient
-    terms: Any
+    theta: Any  # the draws
+    terms: Any  # None for pathwise estimators, as `pieces` is
     pieces: Any  # log q
     ratio: jax.Array  # density of q over that of the law drawn from; 1 unless overdispersed
     elbo: jax.Array  # (S,)
+    gradient: Any = None  # of the mean ELBO draw, shaped as `params`; for pathwise estimators only
+    steep: Any = None  # (S,) is the gradient of log p not finite at this draw? For pathwise estimators only
 
 
 class Gradient(Protocol):
@@ -258,28 +267,31 @@ class _Pathwise(ABC):
         return ()
 
     @abstractmethod
-    def values(self, problem: Problem, moving: Any, params: Any, noise: jax.Array, keys: Any) -> jax.Array:
-        """Give the ELBO draws (S,) as a function of `moving`, which has the value of `params`."""
+    def minus_log_q(self, problem: Problem, moving: Any, params: Any, noise: jax.Array, theta: jax.Array) -> jax.Array:
+        """Give -log q at draws `theta` = place(moving, noise), (S,); `moving` has the value of `params`."""
 
     def evaluate(self, problem, params, noise, keys=None):
-        def mean(moving):
-            elbo = self.values(problem, moving, params, noise, keys)
-            return jnp.mean(elbo), elbo
+        def place(moving):
+            theta = problem.family.place(moving, noise)
+            return theta, self.minus_log_q(problem, moving, params, noise, theta)
 
-        gradient, elbo = jax.grad(mean, has_aux=True)(params)
-        return Seen(gradient, None, None, jnp.ones_like(elbo), elbo)
+        (theta, minus), back = jax.vjp(place, params)
+        value, slope = problem.slopes(theta, keys)
+        share = jnp.full_like(minus, 1.0 / len(minus))
+        (gradient,) = back((share[:, None] * slope, share))
+        steep = ~jnp.isfinite(slope).all(-1)
+        return Seen(theta, None, None, jnp.ones_like(minus), value + minus, gradient, steep)
 
     def direction(self, problem, params, memory, noise, seen):
-        return seen.theta, memory
+        return seen.gradient, memory
 
 
 @dataclass(frozen=True)
 class Reparam(_Pathwise):
     """Pathwise gradient: differentiate log p - log q through the draw, q's parameters included."""
 
-    def values(self, problem, moving, params, noise, keys):
-        terms = problem.terms(problem.family.place(moving, noise), keys)
-        return jax.vmap(total)(terms) + problem.family.minus_log_q(moving, noise)
+    def minus_log_q(self, problem, moving, params, noise, theta):
+        return problem.family.minus_log_q(moving, noise)
 
 
 @dataclass(frozen=True)
@@ -289,9 +301,8 @@ class StickingTheLanding(_Pathwise):
     Its noise is exactly zero when q is the posterior.
     """
 
-    def values(self, problem, moving, params, noise, keys):
-        theta = problem.family.place(moving, noise)
-        return jax.vmap(total)(problem.terms(theta, keys)) - problem.log_q(params, theta)
+    def minus_log_q(self, problem, moving, params, noise, theta):
+        return -problem.log_q(params, theta)
 
 
 @dataclass(frozen=True)
@@ -314,6 +325,10 @@ class Values:
 
     def __post_init__(self):
         check(0 <= self.spread < 1, "spread", "Values", "in [0, 1)", self.spread)
+
+
+def _batch(key) -> Batch:
+    return Batch(jax.random.wrap_key_data(key))
 
 
 def _check_baseline(part):

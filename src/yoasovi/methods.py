@@ -43,7 +43,11 @@ class Method:
         if self.values_only is not None:
             return self.values_only.for_family(model, family)
         fits = ", ".join(k for k, v in METHODS.items() if (m := v()).values_only or not m.gradient.reparameterised)
-        what = "a family with a differentiable draw" if model.differentiable else "a model that can be differentiated"
+        what = "a family with a differentiable draw"
+        if not model.differentiable:
+            what = "a model that can be differentiated"
+        elif model.on_host:
+            what = "log p in JAX (the gradient of an external function serves yoasovi alone)"
         raise ValueError(f"`method` {self.name} needs {what}; use one of {fits}.")
 
     def __post_init__(self):
@@ -52,7 +56,8 @@ class Method:
             if any(held) and not all(held):
                 raise ValueError(f"`Method` {self.name!r} cannot be put together: {reason}.")
         if isinstance(self.acceptance, Window) and self.acceptance.lines and not isinstance(self.optimizer, Natural):
-            raise ValueError(f"`Method` {self.name!r}: lines go with Natural; use Window(lines=False) with {self.optimizer}.")
+            other = f"use Window(lines=False) with {self.optimizer}"
+            raise ValueError(f"`Method` {self.name!r}: lines go with Natural; {other}.")
         natural = isinstance(self.optimizer, Natural)
         if natural and not isinstance(self.acceptance, Window):
             raise ValueError(

@@ -21,7 +21,7 @@ class Purpose(IntEnum):
     JUDGE = 5  # common draws on which a window is judged: (lane, turn, which)
     JUDGE_ROWS = 6
     LUCK = 7  # whether a flat window is kept: (lane, turn)
-    CHAIN = 8  # draws of single steps: (lane, chunk)
+    CHAIN = 8  # draws of single steps: (lane, block of steps), and before them the turn if they make a window
     CHAIN_JUDGE = 9
     CHAIN_LUCK = 10
     ELBO = 11  # fresh draws at the final parameters, the same for all lanes: (block,)
@@ -52,6 +52,11 @@ def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
 def words(seed: int, purpose: Purpose, *place: int) -> np.ndarray:
     """Give the two 32-bit words of a JAX key, for functions of the user's that want one."""
     return stream(seed, purpose, *place).integers(0, 2**32, size=2, dtype=np.uint32)
+
+
+def key_words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Give the words of many keys, (*shape, 2)."""
+    return rng.integers(0, 2**32, size=(*shape, 2), dtype=np.uint32)
 
 
 def mirrored(rng: np.random.Generator, count: int, size: int) -> np.ndarray:

@@ -19,13 +19,17 @@ from yoasovi.kernels.looks import Rows
 from yoasovi.kernels.walk import DRAW, GRADIENT, LOG_P, PARAMETER, Pace, Refused, Steps, Trip, nothing_refused, walk
 from yoasovi.methods import Method
 from yoasovi.model.minibatch import Anchor
-from yoasovi.randomness import Purpose, open_uniform, stream
+from yoasovi.randomness import Purpose, key_words, open_uniform, stream
 from yoasovi.start import put, take
 from yoasovi.stopping import MaxSteps, StopReason
 from yoasovi.windows import judge
 from yoasovi.windows.state import CANDIDATE, INCUMBENT, LINE, STEPS, Forecast, Plan, Ruling, Setting
 from yoasovi.windows.value_regression import absorbed, fit_line, local_promise, newton, nothing_known, promise, values_of
 from yoasovi.windows.value_rule import ValueForecast
+
+# Single steps: turns whose noise is made together, and their numbers of noise; turns, numbers and work in one call.
+_BLOCK, _BLOCK_NUMBERS = 32, 2**20
+_TURNS, _NUMBERS, _WORK = 256, 2**22, 2**28
 
 
 class State(NamedTuple):
@@ -183,7 +187,7 @@ class WindowTurns(Turns):
         while lanes.size:
             shape = (lanes.size, judge.BLOCK, size)
             noise = self.noise(rng, shape)
-            rows = None if anchor is None else Rows(_words(keys, shape[:2]), take(anchor, lanes))
+            rows = None if anchor is None else Rows(key_words(keys, shape[:2]), take(anchor, lanes))
             pairs = self.kernels.pairs(take(new, lanes), take(old, lanes), noise, rows)
             tally = put(tally, lanes, judge.add(take(tally, lanes), *pairs))
             lanes = lanes[(tally.drawn[lanes] < most[lanes]) & ~judge.sure(take(tally, lanes))]
@@ -218,7 +222,7 @@ class NaturalTurns(WindowTurns):
         zero = np.zeros(lanes, int)
         return State(
             params, params, Pace(velocity, np.zeros((lanes, dim)), np.zeros(lanes)), np.full(lanes, np.nan),
-            self.rule.init(self.setting, lanes, trust), np.zeros(lanes, int) + self.method.stopping.init(), anchor,
+            self.rule.init(self.setting, lanes, trust), in_lanes(self.method.stopping.init(), lanes), anchor,
             zero, zero, zero, zero + (anchor is not None), nothing_refused(np.zeros((lanes, dim)), lanes),
             zero + int(StopReason.RUNNING),
         )  # fmt: skip
@@ -231,7 +235,7 @@ class NaturalTurns(WindowTurns):
         noise = np.stack([half, -half], 2).reshape(lanes, -1, size)[:, :longest]
         rows = None
         if state.anchor is not None:  # a mirrored pair shares its minibatch
-            keys = _words(stream(self.limits.seed, Purpose.ROWS, place), (lanes, half.shape[1]))
+            keys = key_words(stream(self.limits.seed, Purpose.ROWS, place), (lanes, half.shape[1]))
             rows = Rows(np.repeat(keys, 2, 1)[:, :longest], state.anchor)
         parts = []
         stepping = plan.kind == STEPS
@@ -327,12 +331,12 @@ class ValueTurns(WindowTurns):
 
     def begin(self, params, trust):
         lanes = len(jax.tree.leaves(params)[0])
-        memory = jax.tree.map(lambda x: np.stack([x] * lanes), nothing_known(self.layout))
+        memory = in_lanes(nothing_known(self.layout), lanes)
         theta = self.kernels.blank_draw(lanes)
         zero = np.zeros(lanes, int)
         return State(
             params, params, memory, np.full(lanes, np.nan), self.rule.init(self.layout, lanes),
-            zero + self.method.stopping.init(), None, zero, zero, zero, zero, nothing_refused(theta, lanes),
+            in_lanes(self.method.stopping.init(), lanes), None, zero, zero, zero, zero, nothing_refused(theta, lanes),
             zero + int(StopReason.RUNNING),
         )  # fmt: skip
 
@@ -407,25 +411,26 @@ class ScoreTurns(WindowTurns):
         zero = np.zeros(lanes, int)
         return State(
             params, params, (link.memory, link.baseline), np.full(lanes, np.nan),
-            self.rule.init(self.setting, lanes, trust), zero + self.method.stopping.init(), None, zero, zero, zero, zero,
-            link.refused, zero + int(StopReason.RUNNING),
+            self.rule.init(self.setting, lanes, trust), in_lanes(self.method.stopping.init(), lanes), None, zero, zero,
+            zero, zero, link.refused, zero + int(StopReason.RUNNING),
         )  # fmt: skip
 
     def travel(self, state, plan, place):
-        lanes, zero = len(plan.size), np.zeros_like(plan.size)
-        memory, baseline = state.memory
+        lanes, (memory, baseline) = len(plan.size), state.memory
         link = self.links.blank(lanes)._replace(
             params=state.params, memory=memory, baseline=baseline, average=state.params, step=state.step,
             refused=state.refused, yardstick=state.yardstick,
         )  # fmt: skip
         before = state.refused.counts.sum(1)
-        link, _ = self.links.go(link, int(plan.size.max()), state.step + plan.size, plan.length, plan.size, place)
+        until = state.step + plan.size
+        for start in range(0, int(plan.size.max()), self.links.turns(lanes)):
+            link, _ = self.links.go(link, np.full(lanes, start), until, plan.length, state.step, plan.size, place)
         none = np.zeros(lanes)
-        draws = self.method.draws.size
         nonfinite = link.refused.counts.sum(1) - before
+        values, gradients = self.links.parts.costs
         return Journey(
             link.average, link.params, (link.memory, link.baseline), Forecast(none, none, none), link.refused, nonfinite,
-            draws * plan.size, zero,
+            values * plan.size, gradients * plan.size,
         )  # fmt: skip
 
     def noise(self, rng, shape):
@@ -456,9 +461,8 @@ class ChainTurns(Turns):
             state.params, *state.memory, state.yardstick, state.control, state.patience, state.params, state.step,
             np.zeros(lanes, int), state.refused, state.reason,
         )  # fmt: skip
-        one = np.ones(lanes)
-        size = self.links.turns(lanes)
-        link, seen = self.links.go(link, size, np.full(lanes, self.limits.max_steps), one, one.astype(int), int(state.turn[0]))
+        one, until = np.ones(lanes), np.full(lanes, self.limits.max_steps)
+        link, seen = self.links.go(link, state.step, until, one, state.step, one.astype(int))
         taken = seen.done.sum(1)
         values, gradients = self.links.parts.costs
         new = State(
@@ -481,12 +485,13 @@ class Links:
 
     def __init__(self, kernels: Any, method: Method, family: Any, limits: Limits):
         self.kernels, self.method, self.limits = kernels, method, limits
+        self.host = getattr(kernels, "host", None)  # the function, where the host calls it
         windowed = not hasattr(method.acceptance, "looks_again")  # then a rule on windows judges, not one on steps
         rule, stop = (Always(), MaxSteps()) if windowed else (method.acceptance, method.stopping)
-        self.parts = chain.Parts(
-            kernels.density, family, method.gradient, rule, method.optimizer, stop, method.draws.size
-        )
+        self.parts = chain.Parts(kernels.density, family, method.gradient, rule, method.optimizer, stop, method.draws.size)
         self.size = family.noise_size(kernels.density)
+        # Turns whose noise is made together: an even number, since iterations may come in mirrored pairs.
+        self.block = 2 * int(np.clip(_BLOCK_NUMBERS // (2 * method.draws.size * self.size), 1, _BLOCK // 2))
 
     def begin(self, params: Any) -> chain.Link:
         """Give the state before the first turn."""
@@ -499,55 +504,86 @@ class Links:
         return chain.Link(None, None, None, np.full(lanes, np.nan), rule, stop, None, none, none, None, none)
 
     def turns(self, lanes: int) -> int:
-        """How many turns one call takes."""
-        return chain.turns_per_call(self.size, self.method.draws.size, lanes)
+        """How many turns one call takes: whole blocks, as many as their noise and the work in them allow."""
+        if self.host is not None:
+            return self.block
+        draws = lanes * self.method.draws.size
+        most = min(_NUMBERS // (draws * self.size), _WORK // (draws * self.parts.density.width), _TURNS)
+        return max(most // self.block, 1) * self.block
 
-    def go(self, link: chain.Link, count: int, until: np.ndarray, length, size, place: int) -> tuple[Any, Any]:
-        """Take `count` turns, fewer where a lane ends."""
-        lanes, each = len(link.step), self.turns(len(link.step))
-        zero = np.zeros(lanes, int)
-        limits = chain.Limits(until, zero + self.limits.max_nonfinite, length, link.step, size)
-        seen = []
-        for start in range(0, count, each):
-            noise = self._noise(lanes, each, place, start)
-            if getattr(self.kernels, "host", None) is not None:
-                link, part = self._on_host(link, noise, limits)
-            else:
-                link, part = self.kernels.bind(chain._chain, self.parts)(link, noise, limits)
-            link = jax.tree.map(np.asarray, link)
-            seen.append(jax.tree.map(np.asarray, part))
-        return link, jax.tree.map(lambda *x: np.concatenate(x, 1), *seen)
+    def go(self, link: chain.Link, first, until, length, begin, size, *place: int) -> tuple[Any, Any]:
+        """Take as many turns as one call does, fewer where a lane ends; `first` says which of the noise comes first.
 
-    def _noise(self, lanes: int, count: int, *place: int) -> chain.Noise:
-        seed, family = self.limits.seed, self.parts.family
-        rng = stream(seed, Purpose.CHAIN, *place)
-        points = np.stack([self.method.draws.points(rng, count, self.size) for _ in range(lanes)])
-        fresh = np.zeros((lanes, count, 1))
-        if self.parts.acceptance.looks_again:
-            fresh = family.noise(open_uniform(stream(seed, Purpose.CHAIN_JUDGE, *place), (lanes, count, self.size)))
-        luck = open_uniform(stream(seed, Purpose.CHAIN_LUCK, *place), (lanes, count, 2))
-        keys = None
-        if self.parts.density.subsampled is not None:
-            keys = _words(stream(seed, Purpose.ROWS, *place), points.shape[:3])
-        return chain.Noise(family.noise(points), fresh, luck, keys)
+        `begin` and `size` are the window whose second half is averaged.
+        """
+        lanes = len(link.step)
+        most = np.full(lanes, self.limits.max_nonfinite)
+        limits, noise = chain.Limits(until, most, length, begin, size), self._noise(first, self.turns(lanes), *place)
+        if self.host is not None:
+            link, seen = self._on_host(link, noise, limits)
+        else:
+            left = np.where(link.reason == StopReason.RUNNING, until - link.step, 0)
+            count = min(int(left.max()), noise.luck.shape[1])
+            link, seen = self.kernels.bind(chain._chain, self.parts)(link, noise, limits, count)
+        return jax.tree.map(np.asarray, link), jax.tree.map(np.asarray, seen)
+
+    def _noise(self, first: np.ndarray, count: int, *place: int) -> chain.Noise:
+        """Give the noise of `count` turns from each lane's own `first` on.
+
+        It is made in blocks of turns, each from a stream of its own, so that it does not matter how many turns a call takes.
+        """
+        rows = []
+        for lane, begin in enumerate(first.tolist()):
+            blocks = range(begin // self.block, -(-(begin + count) // self.block))
+            made = [self._block(*place, lane, block) for block in blocks]
+            cut = slice(begin % self.block, begin % self.block + count)
+            rows.append(jax.tree.map(lambda *x, cut=cut: np.concatenate(x)[cut], *made))
+        return jax.tree.map(lambda *x: np.stack(x), *rows)
+
+    def _block(self, *place: int) -> chain.Noise:
+        named = lambda purpose: stream(self.limits.seed, purpose, *place)
+        family, draws, count = self.parts.family, self.method.draws, self.block
+        fresh = keys = fresh_keys = None
+        batched, again = self.parts.density.subsampled is not None, self.parts.acceptance.looks_again
+        if again:
+            fresh = family.noise(open_uniform(named(Purpose.CHAIN_JUDGE), (count, 1, self.size)))
+        if batched:
+            keys = draws.keys(named(Purpose.ROWS), count)
+        if batched and again:
+            fresh_keys = key_words(named(Purpose.JUDGE_ROWS), (count, 1))
+        points = draws.points(named(Purpose.CHAIN), count, self.size)
+        luck = open_uniform(named(Purpose.CHAIN_LUCK), (count, 2))
+        return chain.Noise(family.noise(points), fresh, luck, keys, fresh_keys)
 
     def _on_host(self, link: chain.Link, noise: chain.Noise, limits: chain.Limits) -> tuple[Any, Any]:
-        ask, tell = self.kernels.bind(chain._ask, self.parts), self.kernels.bind(chain._tell, self.parts)
+        count = noise.luck.shape[1]
         links, seen = [], []
         for lane in range(len(link.step)):
             now, bounds = take(link, lane), take(limits, lane)
-            rows = []
-            for i in range(noise.luck.shape[1]):
+            told = chain.TurnSeen(*(np.full(count, blank) for blank in (np.nan, np.nan, False, np.nan, False)))
+            for i in range(count):
                 if now.reason != StopReason.RUNNING:
-                    rows.append(rows[-1]._replace(done=np.asarray(False)))
-                    continue
+                    break
                 row = jax.tree.map(lambda x, lane=lane, i=i: x[lane, i], noise)
-                theta = np.asarray(ask(now.params, row))
-                now, told = jax.tree.map(np.asarray, tell(now, row, bounds, theta, self.kernels.host.values(theta)))
-                rows.append(told)
+                now, new = self._turn_on_host(now, row, bounds)
+                told = put(told, i, new)
             links.append(now)
-            seen.append(jax.tree.map(lambda *x: np.stack(x), *rows))
+            seen.append(told)
         return tuple(jax.tree.map(lambda *x: np.stack(x), *part) for part in (links, seen))
+
+    def _turn_on_host(self, link: chain.Link, row: chain.Noise, limits: chain.Limits) -> tuple[Any, Any]:
+        bind, look = (lambda fn: self.kernels.bind(fn, self.parts)), self.host.values
+        theta = np.asarray(bind(chain._ask)(link.params, row))
+        values, again = look(theta), ()
+        if self.parts.acceptance.looks_again:
+            there = bind(chain._ask_again)(link, row, limits, theta, values)
+            again = (look(np.asarray(there))[0],)
+        return jax.tree.map(np.asarray, bind(chain._tell)(link, row, limits, theta, values, *again))
+
+
+def in_lanes(tree: Any, lanes: int) -> Any:
+    """Give the same arrays to every lane."""
+    return jax.tree.map(lambda x: np.stack([x] * lanes), tree)
 
 
 def pick(condition: np.ndarray, new: Any, old: Any) -> Any:
@@ -564,10 +600,6 @@ def relative_change(old: Any, new: Any) -> np.ndarray:
     """|new - old| / |old| over all parameters, by lane."""
     squares = lambda tree: sum((x**2).reshape(len(x), -1).sum(1) for x in jax.tree.leaves(tree))
     return np.sqrt(squares(jax.tree.map(np.subtract, new, old)) / np.maximum(squares(old), 1e-30))
-
-
-def _words(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return rng.integers(0, 2**32, size=(*shape, 2), dtype=np.uint32)
 
 
 def _summed(x: np.ndarray) -> np.ndarray:

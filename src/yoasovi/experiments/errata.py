@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from yoasovi.acceptance import Naive, open_uniform
+from yoasovi.acceptance import Naive
 from yoasovi.answer.result import Fit
 from yoasovi.draws import MonteCarlo, Sobol
 from yoasovi.experiments.figure1 import REFERENCE, RULES, STRICTNESS, Printed, probability
@@ -22,8 +22,9 @@ from yoasovi.experiments.rows import Table, Task, finite, number
 from yoasovi.experiments.table1 import PUBLISHED, mixture
 from yoasovi.fitting import choose_family, fit
 from yoasovi.gradients import Problem, Reparam, look, score_direction
-from yoasovi.kernels.programs import Clock, as_arrays, call, precision
+from yoasovi.kernels.programs import Clock, call
 from yoasovi.methods import Method, method
+from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.start import own_start
 from yoasovi.tempering import Logarithmic
 
@@ -35,9 +36,9 @@ NAIVE = method("yoasovi-naive")
 class LastDrawn(Naive):
     """Compares with the draw before, refused or not: L_{t-1} taken at its word."""
 
-    def judge(self, key, control, problem, journey, yardstick, t):
+    def judge(self, look, luck, control, journey, yardstick, t):
         """Judge as ever, and remember the draw."""
-        return super().judge(key, control, problem, journey, yardstick, t)._replace(yardstick=journey.elbo)
+        return super().judge(look, luck, control, journey, yardstick, t)._replace(yardstick=journey.elbo)
 
 
 def _runs(rule: str | Method, seeds: int, **settings: Any) -> list[Fit]:
@@ -150,9 +151,7 @@ def penalty(seeds: int) -> Evidence:
     answer = fit(mixture("mixture-2-2", "free"), seed=0, progress=False)
     draws = answer.sample(1000, corrected=False)["mu"]
     likelihood: Any = answer.model.log_marginal
-    with precision():
-        each = call(Clock(), _likelihoods, (likelihood,), answer.model.data, draws)
-    deviance, dic = -2.0 * float(np.mean(np.asarray(each))), answer.dic()
+    deviance, dic = -2.0 * float(np.mean(answer.kernels.each_total(likelihood, {"mu": draws}))), answer.dic()
     doubles = [row.dic[0] + 2 * row.elbo[0] for row in PUBLISHED.values() if row.name.startswith("YOASOVI")]
     found = {"deviance": finite(deviance), "dic": finite(dic), "printed_dic_plus_2_elbo": [round(x, 1) for x in doubles]}
     return found, (
@@ -188,33 +187,28 @@ def quasi(seeds: int) -> Evidence:
     )
 
 
-def _likelihoods(likelihood, data, mu):
-    return jax.lax.map(lambda m: jnp.sum(likelihood({"mu": m}, data)), mu, batch_size=50)
-
-
 def _cosine(strictness: float, centred: bool, seed: int, draws: int = 10_000) -> float:
     model = mixture("mixture-2-2", "paper")
     family = choose_family(model, NAIVE, "auto")[0]
-    with precision():
-        params = family.init(model, own_start(model, seed, 0))
-        static = (model.density, family, model.exact_elbo, draws)
-        return float(call(Clock(), _angle, static, as_arrays(model.inputs), params, strictness, float(centred), seed))
+    params = family.init(model, own_start(model, seed, 0))
+    shape = (draws // 1000, 1000, family.noise_size(model.density))
+    noise = family.noise(open_uniform(stream(seed, Purpose.CHAIN), shape))
+    static = (model.density, family, model.exact_elbo)
+    return float(call(Clock(), _angle, static, model.inputs, params, noise, strictness, float(centred)))
 
 
-def _angle(density, family, exact_elbo, draws, inputs, params, strictness, centred, seed):
+def _angle(density, family, exact_elbo, inputs, params, noise, strictness, centred):
     problem = Problem(density, family, inputs)
-    keys = jax.random.split(jax.random.key(seed), draws // 1000)
-    blocks = jax.lax.map(lambda k: look(problem, params, open_uniform(k, (1000, family.noise_size(density)))).elbo, keys)
-    reference = jnp.mean(blocks)
+    reference = jnp.mean(jax.lax.map(lambda rows: look(problem, params, rows).elbo, noise))
 
-    def update(key):
-        seen = look(problem, params, open_uniform(key, (1000, family.noise_size(density))))
+    def update(rows):
+        seen = look(problem, params, rows)
         chance = jnp.clip(Naive().probability(strictness * (seen.elbo - reference) / jnp.abs(reference)), 0.0, 1.0)
         weight = chance * (seen.elbo - centred * reference)
         weights = {k: weight.reshape(-1, *[1] * (p.ndim - 1)) for k, p in seen.pieces.items()}
         return score_direction(problem, params, seen, weights)["mu"]["mean"]
 
-    mean = jnp.mean(jax.lax.map(update, keys), 0)
+    mean = jnp.mean(jax.lax.map(update, noise), 0)
     true = jax.grad(lambda p: exact_elbo(p))(params)["mu"]["mean"]
     return jnp.sum(mean * true) / jnp.sqrt(jnp.sum(mean**2) * jnp.sum(true**2))
 
@@ -222,20 +216,15 @@ def _angle(density, family, exact_elbo, draws, inputs, params, strictness, centr
 def _noise(draws: Any) -> float:
     model = mixture("mixture-2-2", "marginal")
     family = choose_family(model, method("advi"), "mean_field")[0]
-    with precision():
-        centre = jnp.ravel(own_start(model, 0, 0)["mu"])
-        params = family.init(centre, jnp.full_like(centre, 0.3), jax.random.key(0))
-        return float(call(Clock(), _variance, (model.density, family, draws), as_arrays(model.inputs), params))
+    centre = np.ravel(own_start(model, 0, 0)["mu"])
+    params = family.init(centre, np.full_like(centre, 0.3), stream(0, Purpose.LOADINGS))
+    noise = family.noise(draws.points(stream(0, Purpose.CHAIN), 2000, family.noise_size(model.density)))
+    return float(call(Clock(), _variance, (model.density, family), model.inputs, params, noise))
 
 
-def _variance(density, family, draws, inputs, params):
+def _variance(density, family, inputs, params, noise):
     problem, gradient = Problem(density, family, inputs), Reparam()
-
-    def one(key):
-        uniform = draws.uniform(key, family.noise_size(density))
-        return gradient.direction(problem, params, (), uniform, gradient.evaluate(problem, params, uniform))[0].mean
-
-    return jnp.sum(jnp.var(jax.lax.map(one, jax.random.split(jax.random.key(1), 2000), batch_size=100), 0))
+    return jnp.sum(jnp.var(jax.lax.map(lambda rows: gradient.evaluate(problem, params, rows).gradient.mean, noise), 0))
 
 
 # ---- the list --------------------------------------------------------------------------------------------

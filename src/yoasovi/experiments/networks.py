@@ -17,9 +17,9 @@ from yoasovi.draws import Sobol
 from yoasovi.experiments import drawing, simulate
 from yoasovi.experiments.files import Row, write_csv, write_json
 from yoasovi.experiments.rows import Table, Task, finite, groups, number, plus_minus, spread, timed
-from yoasovi.families.base import MeanField
+from yoasovi.families import MeanField
 from yoasovi.gradients import Reparam
-from yoasovi.kernels.programs import Clock, call, precision
+from yoasovi.kernels.programs import Clock, call
 from yoasovi.methods import Method, method as named
 from yoasovi.model import Model
 from yoasovi.models import NeuralNetwork
@@ -43,9 +43,9 @@ class NarrowStart(MeanField):
 
     log_scale: float = -3.0
 
-    def init(self, mean, scale, key):
+    def init(self, mean, scale, rng):
         """Start at the given means."""
-        return super().init(mean, jnp.full_like(scale, jnp.exp(self.log_scale)), key)
+        return super().init(mean, np.full_like(scale, np.exp(self.log_scale)), rng)
 
 
 def tasks(quick: bool, seeds: int) -> list[Task]:
@@ -90,8 +90,7 @@ def rmse(found: Fit) -> float:
     """Give the root mean squared error of the posterior predictive mean, over 1,000 draws, on the test rows."""
     X, y = simulate.network(ROWS)
     draws = found.sample(1000, corrected=False)
-    with precision():
-        mean = call(Clock(), _predict, (found.model.log_likelihood,), draws, X[TRAINING:])
+    mean = call(Clock(), _predict, (found.model.log_likelihood,), draws, X[TRAINING:])
     return float(np.sqrt(np.mean((np.asarray(mean) - y[TRAINING:]) ** 2)))
 
 

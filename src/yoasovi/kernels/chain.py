@@ -11,15 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from yoasovi.acceptance import Journey
 from yoasovi.gradients import Problem, Seen, seen_at
 from yoasovi.kernels.walk import DRAW, GRADIENT, LOG_P, PARAMETER, Refused, finite, keep, note
 from yoasovi.model import Density, Terms
 from yoasovi.stopping import StopReason
-
-_NUMBERS = 2**22  # of noise in one call
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,13 @@ class Link(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What a turn needs of randomness; axes (turns, ...)."""
+    """What turns need of randomness; axes (turns, ...)."""
 
     draws: Any  # (S, k)
-    fresh: Any  # (k,) for a second look
+    fresh: Any  # (1, k) for a second look; None without
     luck: Any  # (2,) uniform
     keys: Any  # (S, 2), naming minibatches; None without
+    fresh_keys: Any  # (1, 2), that of the second look
 
 
 class Limits(NamedTuple):
@@ -102,39 +100,37 @@ def begin(parts: Parts, inputs: Any, params: Any) -> Link:
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), made)
 
 
-def turn(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Noise, seen: Seen | None = None):
-    """Take one turn; what is seen may be given."""
+class Moved(NamedTuple):
+    """Where the draws of a turn lead."""
+
+    params: Any
+    memory: Any
+    baseline: Any
+    elbo: Any  # of the draws
+    admitted: Any  # were they used?
+    sound: Any  # was everything finite?
+    steep: Any  # was the direction not finite?
+
+
+def turn(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Noise, seen: Seen | None = None, again=None):
+    """Take one turn; what is seen may be given, and log p at the draw of the second look."""
     t = link.step + 1
     if seen is None:
         seen = parts.gradient.evaluate(problem, link.params, noise.draws, noise.keys)
-    elbo = jnp.mean(seen.ratio * seen.elbo)
-    admitted = parts.acceptance.screen(noise.luck[0], link.control, elbo, link.yardstick, t)
-    pathwise = parts.gradient.reparameterised
+    moved = move(parts, problem, limits, link, noise, seen)
 
-    def use(_):
-        weighed = parts.acceptance.weigh(seen, link.yardstick)
-        direction, baseline = parts.gradient.direction(problem, link.params, link.baseline, noise.draws, weighed)
-        steep = ~finite(direction)
-        moved, memory = parts.optimizer.step(parts.family, link.params, link.memory, direction, limits.length)
-        sound = jnp.isfinite(elbo) & finite((moved, memory, baseline))
-        if pathwise:  # a direction that is not finite may leave an optimiser's parameters finite
-            sound = sound & ~steep
-        kept = keep(sound, (moved, memory, baseline), (link.params, link.memory, link.baseline))
-        return *kept, sound, steep
+    def look(params):
+        if again is None:
+            return problem.elbo(params, noise.fresh, noise.fresh_keys)[0]
+        return again - problem.log_q(params, problem.draws(params, noise.fresh))[0]
 
-    def skip(_):
-        return link.params, link.memory, link.baseline, jnp.isfinite(elbo), jnp.asarray(False)
-
-    always = admitted is True
-    moved, memory, baseline, sound, steep = use(None) if always else jax.lax.cond(admitted, use, skip, None)
-    journey = Journey(moved, elbo, jnp.asarray(admitted), jnp.asarray(True))
-    answer = parts.acceptance.judge(noise.fresh, noise.luck[1], link.control, problem, journey, link.yardstick, t)
-    accept = answer.accept & sound
-    yardstick = jnp.where(answer.accept & ~sound, link.yardstick, answer.yardstick)
-    params = keep(accept, moved, link.params)
+    journey = Journey(moved.params, moved.elbo, moved.admitted, moved.sound)
+    answer = parts.acceptance.judge(look, noise.luck[1], link.control, journey, link.yardstick, t)
+    accept = answer.accept
+    params, memory, baseline = keep(accept, moved.params, link.params), moved.memory, moved.baseline
     if parts.acceptance.restores_optimizer:
         memory, baseline = keep(accept, (memory, baseline), (link.memory, link.baseline))
-    refused = _noted(parts, problem, limits, link, noise, seen, elbo, sound, steep)
+    refused = _noted(limits, link, seen, moved)
     if parts.acceptance.looks_again:
         refused = refused._replace(counts=refused.counts.at[LOG_P].add(~jnp.isfinite(answer.elbo)))
     patience, stop = parts.stopping.update(link.patience, ~accept, accept, relative_change(link.params, params))
@@ -145,22 +141,47 @@ def turn(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Nois
         [int(StopReason.NON_FINITE), int(StopReason.CONVERGED), int(StopReason.MAX_STEPS)], int(StopReason.RUNNING),
     )  # fmt: skip
     new = Link(
-        params, memory, baseline, yardstick, answer.control, patience, average, t, link.accepted + accept, refused, reason
+        params, memory, baseline, answer.yardstick, answer.control, patience, average, t, link.accepted + accept, refused,
+        reason,
     )  # fmt: skip
     return new, TurnSeen(answer.elbo, answer.gain, accept, answer.strictness, jnp.asarray(True))
 
 
-def _noted(parts, problem, limits, link, noise, seen, elbo, sound, steep) -> Refused:
+def move(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Noise, seen: Seen) -> Moved:
+    """Ask whether the draws may be used, and go where they lead; nowhere if anything on the way is not finite."""
+    elbo = jnp.mean(seen.ratio * seen.elbo)
+    admitted = parts.acceptance.screen(noise.luck[0], link.control, elbo, link.yardstick, link.step + 1)
+    here = (link.params, link.memory, link.baseline)
+
+    def use(_):
+        weighed = parts.acceptance.weigh(seen, link.yardstick)
+        direction, baseline = parts.gradient.direction(problem, link.params, link.baseline, noise.draws, weighed)
+        steep = ~finite(direction)
+        params, memory = parts.optimizer.step(parts.family, link.params, link.memory, direction, limits.length)
+        sound = jnp.isfinite(elbo) & finite((params, memory, baseline))
+        if parts.gradient.reparameterised:  # a direction that is not finite may leave an optimiser's parameters finite
+            sound = sound & ~steep
+        return *keep(sound, (params, memory, baseline), here), sound, steep
+
+    def skip(_):
+        return *here, jnp.isfinite(elbo), jnp.asarray(False)
+
+    always = admitted is True
+    params, memory, baseline, sound, steep = use(None) if always else jax.lax.cond(admitted, use, skip, None)
+    return Moved(params, memory, baseline, elbo, jnp.asarray(admitted), sound, steep)
+
+
+def _noted(limits: Limits, link: Link, seen: Seen, moved: Moved) -> Refused:
     """Take note of draws that were not finite, and keep the first of them."""
-    draws = problem.draws(link.params, noise.draws) if parts.gradient.reparameterised else seen.theta
     flat = lambda x: jnp.isfinite(x).reshape(len(x), -1).all(1) if jnp.issubdtype(x.dtype, jnp.floating) else True
     placed = jnp.ones(len(seen.elbo), bool)
-    for x in jax.tree.leaves(draws):
+    for x in jax.tree.leaves(seen.theta):
         placed = placed & flat(x)
-    first = jnp.argmin(jnp.isfinite(seen.elbo) & placed)
-    kind = jnp.select([~placed.all(), ~jnp.isfinite(elbo), steep], [DRAW, LOG_P, GRADIENT], PARAMETER)
-    culprit = jax.tree.map(lambda x: x[first], draws)
-    return note(link.refused, ~sound, kind, link.step, culprit, limits.max_nonfinite)
+    good = jnp.isfinite(seen.elbo) & placed
+    first = jnp.argmin(good if seen.steep is None else good & ~seen.steep)
+    kind = jnp.select([~placed.all(), ~jnp.isfinite(moved.elbo), moved.steep], [DRAW, LOG_P, GRADIENT], PARAMETER)
+    culprit = jax.tree.map(lambda x: x[first], seen.theta)
+    return note(link.refused, ~moved.sound, kind, link.step, culprit, limits.max_nonfinite)
 
 
 def relative_change(old, new) -> jax.Array:
@@ -176,17 +197,20 @@ def _begin(parts, inputs, params):
     return jax.vmap(lambda p: begin(parts, inputs, p))(params)
 
 
-def _chain(parts, inputs, links, noise, limits):
-    problem = Problem(parts.density, parts.family, inputs)
-    blank = TurnSeen(jnp.asarray(jnp.nan, float), jnp.asarray(jnp.nan, float), jnp.asarray(False),
-                     jnp.asarray(jnp.nan, float), jnp.asarray(False))  # fmt: skip
+def _chain(parts, inputs, links, noise, limits, count):
+    problem, most = Problem(parts.density, parts.family, inputs), noise.luck.shape[1]
+    nan, no = jnp.asarray(jnp.nan, float), jnp.asarray(False)
+    blank = TurnSeen(nan, nan, no, nan, no)
 
     def lane(link, noise, limits):
-        def guarded(link, row):
-            go = lambda link: turn(parts, problem, limits, link, row)
-            return jax.lax.cond(link.reason == StopReason.RUNNING, go, lambda link: (link, blank), link)
+        def body(i, carry):
+            link, told = carry
+            go = lambda link: turn(parts, problem, limits, link, jax.tree.map(lambda x: x[i], noise))
+            link, row = jax.lax.cond(link.reason == StopReason.RUNNING, go, lambda link: (link, blank), link)
+            return link, jax.tree.map(lambda rows, x: rows.at[i].set(x), told, row)
 
-        return jax.lax.scan(guarded, link, noise)
+        told = jax.tree.map(lambda x: jnp.broadcast_to(x, most), blank)
+        return jax.lax.fori_loop(0, count, body, (link, told))
 
     if len(links.step) > 1:
         return jax.vmap(lane)(links, noise, limits)
@@ -197,18 +221,27 @@ def _chain(parts, inputs, links, noise, limits):
 def _ask(parts, inputs, params, noise):
     """Give the draws that a turn wants to look at."""
     problem = Problem(parts.density, parts.family, inputs)
-    wide = getattr(parts.gradient, "drawn_from", lambda problem, params: None)(problem, params)
+    wide = _drawn_from(parts, problem, params)
     return problem.draws(params if wide is None else wide, noise.draws)
 
 
-def _tell(parts, inputs, link, noise, limits, theta, values):
-    """Go on with the values that the host found at those draws."""
+def _ask_again(parts, inputs, link, noise, limits, theta, values):
+    """Give the draw, at the place the turn leads to, that its rule wants to look at."""
     problem = Problem(parts.density, parts.family, inputs)
-    wide = getattr(parts.gradient, "drawn_from", lambda problem, params: None)(problem, link.params)
+    moved = move(parts, problem, limits, link, noise, _told(parts, problem, link.params, theta, values))
+    return problem.draws(moved.params, noise.fresh)
+
+
+def _tell(parts, inputs, link, noise, limits, theta, values, *again):
+    """Go on with the values that the host found at those draws, and at that of the second look if there is one."""
+    problem = Problem(parts.density, parts.family, inputs)
+    return turn(parts, problem, limits, link, noise, _told(parts, problem, link.params, theta, values), *again)
+
+
+def _told(parts, problem, params, theta, values) -> Seen:
     terms = Terms({s.name: jnp.zeros_like(values) for s in parts.density.sites}, {}, values[:, None])
-    return turn(parts, problem, limits, link, noise, seen_at(problem, link.params, theta, terms, wide))
+    return seen_at(problem, params, theta, terms, _drawn_from(parts, problem, params))
 
 
-def turns_per_call(noise_size: int, draws: int, lanes: int) -> int:
-    """How many turns one call takes: as many as their noise allows."""
-    return int(np.clip(_NUMBERS // max(lanes * draws * noise_size, 1), 1, 250))
+def _drawn_from(parts, problem, params):
+    return getattr(parts.gradient, "drawn_from", lambda problem, params: None)(problem, params)
