@@ -20,11 +20,11 @@ from yoasovi.errors import check
 from yoasovi.extras import need
 from yoasovi.kernels.programs import precision
 from yoasovi.model import Model
-from yoasovi.pymc.beginning import Begin, Start, begin_at, initial_point, named
+from yoasovi.pymc.beginning import InitialPoint, Start, begin_at, initial_point, named
 from yoasovi.pymc.graphs import import_backend
 from yoasovi.pymc.predictive import predictive_of
 from yoasovi.pymc.sites import sites_of
-from yoasovi.pymc.terms import Deterministics, LogTerms, parts_of
+from yoasovi.pymc.terms import GraphQuantities, GraphTerms, parts_of
 
 __all__ = ["from_pymc"]
 
@@ -61,13 +61,13 @@ def from_pymc(model: Any) -> Model:
     with precision():
         return Model(
             prior={x.name: ImproperUniform(x.support, (), x.shape) for x in sites},
-            log_likelihood=LogTerms(parts.terms), log_marginal=LogTerms(parts.observations), data=parts.data,
-            start=Start(sites, begin), deterministics=Deterministics(parts.others, parts.shown) if parts.others else None,
+            log_likelihood=GraphTerms(parts.terms), log_marginal=GraphTerms(parts.observations), data=parts.data,
+            start=Start(sites, begin), deterministics=GraphQuantities(parts.others, parts.shown) if parts.others else None,
             predictive=predictive_of(model), name=model.name or "PyMC model", labels=_labels(model, begin),
         )  # fmt: skip
 
 
-def _labels(model: Any, begin: Begin) -> Labels:
+def _labels(model: Any, begin: InitialPoint) -> Labels:
     from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
 
     coords, dims = coords_and_dims_for_inferencedata(model)
