@@ -314,7 +314,8 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
             ratios[r] = np.concatenate([ratios[r], row])
         elbos = [estimate(x) for x in ratios]
         top = max(elbos, key=lambda e: e.value)
-        behind = np.array([elbos[r].value + 4.0 * np.hypot(elbos[r].se, top.se) < top.value for r in some])
+        with np.errstate(invalid="ignore"):  # where no draw was finite, nothing is known
+            behind = np.array([elbos[r].value + 4.0 * np.hypot(elbos[r].se, top.se) < top.value for r in some])
         sure = np.array([elbos[r].se < _ENOUGH for r in some]) & (not kernels.cheap)
         full = len(ratios[some[0]]) >= _MOST_DRAWS
         some = some[~(behind | sure | full)]
