@@ -4,6 +4,7 @@ import os
 
 # Almost all the time of these tests is XLA's compiling, for models that then run for milliseconds.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ["YOASOVI_CACHE"] = "off"  # the command line's own would be the user's
 
 import jax
 import jax.numpy as jnp

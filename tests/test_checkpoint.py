@@ -13,12 +13,16 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 
 import yoasovi as yo
 from yoasovi.cli.models import find_model
 from yoasovi.files import checkpoint, identity, storage
+from yoasovi.kernels.programs import Bound, Clock, Held
+from yoasovi.model import HostDensity
+from yoasovi.numpyro import from_numpyro
 from yoasovi.run.interrupts import Interrupts
 from yoasovi.stopping import StopReason
 
@@ -111,7 +115,7 @@ def test_a_fit_killed_at_25_random_moments_resumes_to_the_same_bits(tmp_path):
             else:
                 target = rng.uniform(0, 0.9) * STEPS
                 until(lambda: reached(folder) >= target or not alive(child))
-                time.sleep(rng.uniform(0.0, 0.02))  # somewhere in the next chunk, or while it is written
+                time.sleep(rng.uniform(0.0, 0.02))  # somewhere in the next turns, or while it is written
             if not alive(child):
                 continue  # it was faster: no kill
             kill(child)
@@ -146,7 +150,7 @@ def schools():
 
 @pytest.fixture(scope="module")
 def whole(schools):
-    return yo.fit(schools, seed=3, chunk=2)
+    return yo.fit(schools, seed=3)
 
 
 class Crash(Exception):
@@ -168,21 +172,36 @@ def crash_at(monkeypatch, nth, how=None):
     monkeypatch.setattr(checkpoint.Store, "write", counted)
 
 
-def every_chunk(folder):
+def every_turn(folder):
     return yo.Checkpoint(folder, steps=1)
 
 
 def crashed(monkeypatch, model, folder, nth=3, **options):
     with monkeypatch.context() as patch, pytest.raises(Crash):
         crash_at(patch, nth)
-        yo.fit(model, checkpoint=every_chunk(folder), **options)
+        yo.fit(model, checkpoint=every_turn(folder), **options)
+
+
+def crash_inside(monkeypatch, nth):
+    """Let the nth call of a compiled program fail, or of the host's function."""
+    count = [0]
+    for owner, name in ((Bound, "__call__"), (HostDensity, "_looks")):
+
+        def counted(self, *args, plain=getattr(owner, name)):
+            count[0] += 1
+            if count[0] == nth:
+                raise Crash
+            return plain(self, *args)
+
+        monkeypatch.setattr(owner, name, counted)
+    return count
 
 
 def test_the_default_method_resumes_to_the_same_bits_and_gives_a_finished_run_again(monkeypatch, tmp_path, schools, whole):
     for nth in (1, 2, 5):  # before anything is written, after one, after several
         folder = tmp_path / str(nth)
-        crashed(monkeypatch, schools, folder, nth, seed=3, chunk=2)
-        resumed = yo.fit(schools, seed=3, chunk=3, checkpoint=folder, resume=True)
+        crashed(monkeypatch, schools, folder, nth, seed=3)
+        resumed = yo.fit(schools, seed=3, checkpoint=folder, resume=True)
         assert same_fit(resumed, whole)
         assert (np.diff(resumed.trace["elapsed"]) >= 0).all()
     again = yo.fit(schools, seed=3, checkpoint=folder, resume=True)
@@ -190,11 +209,53 @@ def test_the_default_method_resumes_to_the_same_bits_and_gives_a_finished_run_ag
 
 
 def test_restarts_resume_to_the_same_bits(monkeypatch, tmp_path, conjugate):
-    options = dict(method="yoasovi-step", restarts=3, seed=2, max_steps=120, chunk=20)
+    options = dict(method="yoasovi-step", restarts=3, seed=2, max_steps=1200)
     whole = yo.fit(conjugate.model, **options)
     crashed(monkeypatch, conjugate.model, tmp_path, **options)
     resumed = yo.fit(conjugate.model, checkpoint=tmp_path, resume=True, **options)
     assert same_fit(resumed, whole) and resumed.restart_elbos == whole.restart_elbos
+
+
+def subsampled(y):
+    m = numpyro.sample("m", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+    with numpyro.plate("rows", len(y), subsample_size=20) as rows:
+        numpyro.sample("y", dist.Normal(m, 1.0).to_event(1), obs=y[rows])
+
+
+def many():
+    return np.random.default_rng(0).normal(size=(400, 2)) + [3.0, -1.0]
+
+
+CASES = {
+    "windows": (lambda: find_model("eight-schools-centered"), dict(family="mean_field", max_steps=600)),
+    "restarts": (lambda: find_model("eight-schools"), dict(restarts=3)),
+    "minibatches": (lambda: from_numpyro(subsampled, many()), dict(restarts=2)),
+    "value windows": (lambda: yo.models.GaussianMixture(many(), 2), dict(restarts=2, max_steps=600)),
+    "one draw": (lambda: find_model("mixture-2-2", "yoasovi-metropolis"), dict(method="yoasovi-metropolis", max_steps=900)),
+    "quasi-random draws": (lambda: find_model("logistic"), dict(method="qmcvi", max_steps=600)),
+    "undone steps": (lambda: find_model("logistic"), dict(method="yoasovi-step", restarts=2, max_steps=900, patience=900)),
+    "host function": (lambda: yo.Model.external(lambda x: -0.5 * float(x @ x - x[0]), 2), dict(max_steps=600)),
+    "single steps of a host function": (
+        lambda: yo.Model.external(lambda x: -0.5 * float(x @ x - x[0]), 2), dict(method="bbvi-rb", draws=2, max_steps=600)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_crash_anywhere_inside_a_window_resumes_to_the_same_bits(monkeypatch, tmp_path, case):
+    build, options = CASES[case]
+    model, options = build(), dict(seed=5, **options)
+    with monkeypatch.context() as patch:
+        count = crash_inside(patch, -1)
+        whole = yo.fit(model, **options)
+    for place in np.random.default_rng(1).uniform(0.05, 0.95, size=4):
+        folder = tmp_path / str(place)
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crash_inside(patch, int(place * count[0]) + 1)
+            yo.fit(model, checkpoint=every_turn(folder), **options)
+        resumed = yo.fit(model, checkpoint=folder, resume=True, **options)
+        assert same_fit(resumed, whole) and resumed.restart_elbos == whole.restart_elbos
+        assert (np.diff(resumed.trace["elapsed"]) >= 0).all()
 
 
 def test_resuming_where_nothing_is_begins_and_more_steps_go_on(tmp_path, conjugate):
@@ -216,7 +277,7 @@ def test_a_checkpoint_is_written_by_time_and_by_steps(tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(monkeypatch, tmp_path, schools, whole, damage):
-    crashed(monkeypatch, schools, tmp_path, 4, seed=3, chunk=2)
+    crashed(monkeypatch, schools, tmp_path, 4, seed=3)
     newest = max((tmp_path / slot for slot in checkpoint.SLOTS), key=lambda p: checkpoint._read(p)[0]["serial"])
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
@@ -244,7 +305,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_so(monkeypatch, tm
     crash_at(monkeypatch, 3, fill)
     try:
         with pytest.raises(OSError, match=r"could not be written .* the one of step [\d,]+ stays\. Make room") as caught:
-            yo.fit(schools, seed=3, chunk=2, checkpoint=every_chunk(tmp_path))
+            yo.fit(schools, seed=3, checkpoint=every_turn(tmp_path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         monkeypatch.undo()
@@ -303,11 +364,11 @@ def foreground():
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_ends_after_the_chunk_gives_the_fit_so_far_and_says_how_to_resume(
+def test_ctrl_c_ends_after_the_window_gives_the_fit_so_far_and_says_how_to_resume(
     monkeypatch, tmp_path, capsys, schools, whole, foreground
 ):
     crash_at(monkeypatch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    fit = yo.fit(schools, seed=3, chunk=2, checkpoint=every_chunk(tmp_path))
+    fit = yo.fit(schools, seed=3, checkpoint=every_turn(tmp_path))
     monkeypatch.undo()
     assert fit.stop_reason == StopReason.INTERRUPTED and 0 < fit.num_steps < whole.num_steps
     assert np.isfinite(fit.elbo.value) and "resume=True" in fit.summary() and str(tmp_path) in fit.stop_detail
@@ -316,15 +377,42 @@ def test_ctrl_c_ends_after_the_chunk_gives_the_fit_so_far_and_says_how_to_resume
     assert same_fit(yo.fit(schools, seed=3, checkpoint=tmp_path, resume=True), whole)
 
 
+def spin(_, x):
+    return jax.lax.fori_loop(0, 10**9, lambda i, c: jnp.sin(c) + 0.1, x)
+
+
 def test_a_second_ctrl_c_stops_at_once_even_inside_compiled_code(foreground):
-    spin = jax.jit(lambda x: jax.lax.fori_loop(0, 10**9, lambda i, c: jnp.sin(c) + 0.1, x)).lower(1.0).compile()
-    timers = [threading.Timer(t, os.kill, (os.getpid(), signal.SIGINT)) for t in (0.2, 0.5)]
+    begun = threading.Event()
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
+        program = Bound(spin, (), Held(()), Clock(guard=interrupts.run))
+        assert program._program((np.ones(()),), ())  # compiled
+
+        def press():
+            begun.wait()
+            for _ in range(2):
+                time.sleep(0.3)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=press).start()
+        begin = time.monotonic()
+        begun.set()
+        program(np.ones(()))
+    assert interrupts.asked and time.monotonic() - begin < 5
+
+
+def test_ctrl_c_while_compiling_says_so_and_ends_at_once(foreground, capsys):
+    press = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
-        for timer in timers:
-            timer.start()
-        interrupts.run(spin, 1.0)
-    assert interrupts.asked and time.monotonic() - begin < 15
+        press.start()
+        interrupts.run(lambda: time.sleep(3))
+    assert time.monotonic() - begin < 1 and not interrupts.asked
+    assert capsys.readouterr().err == "yoasovi: stopped while compiling; there is no result yet.\n"
+
+
+def test_what_compiling_raises_comes_through(foreground):
+    with pytest.raises(ZeroDivisionError), Interrupts() as interrupts:
+        interrupts.run(lambda: 1 / 0)
 
 
 def test_a_program_that_ignores_ctrl_c_goes_on_ignoring_it(foreground):

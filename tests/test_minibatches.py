@@ -9,14 +9,12 @@ import pytest
 
 import yoasovi as yo
 from conftest import Conjugate
-from yoasovi.draws import Mirrored
 from yoasovi.files.checkpoint import Store
-from yoasovi.gradients import as_key
+from yoasovi.kernels.looks import JaxKernels
 from yoasovi.kernels.programs import as_arrays, precision
-from yoasovi.model import Batch
+from yoasovi.model.minibatch import Anchor, Batch
 from yoasovi.numpyro import from_numpyro
 
-pytestmark = pytest.mark.slow
 known = Conjugate(n=3000, d=3)
 
 
@@ -41,13 +39,17 @@ def in_batches(model):
     return model.density._replace(subsampled=model.subsampled), inputs
 
 
+def anchored(density, inputs, flat):
+    return Anchor(flat, *jax.value_and_grad(lambda x: density.whole_likelihood(inputs, x))(flat))
+
+
 @pytest.mark.parametrize("by_index", [True, False], ids=["by index", "by numpyro.subsample"])
 def test_the_density_of_minibatches_is_on_average_that_of_all_the_data(by_index):
     # 7 rows in batches of 3: stretches of the plate are not equally long. False alarms: 4 z-values, 1 in 8,000.
     model = from_numpyro(regression, known.X[:7], known.y[:7], batch=3, by_index=by_index)
     with precision():
         density, inputs = in_batches(model)
-        anchor, flat = density.anchored(inputs, jnp.full(3, 0.2)), jnp.array([0.5, -1.0, 2.0])
+        anchor, flat = anchored(density, inputs, jnp.full(3, 0.2)), jnp.array([0.5, -1.0, 2.0])
 
         @jax.jit
         def look(key):
@@ -64,7 +66,7 @@ def test_the_density_of_minibatches_is_on_average_that_of_all_the_data(by_index)
 def test_the_anchor_takes_most_of_the_noise_off(model):
     with precision():
         density, inputs = in_batches(model)
-        anchor = density.anchored(inputs, jnp.asarray(known.mean))
+        anchor = anchored(density, inputs, jnp.asarray(known.mean))
         near = jnp.asarray(known.mean + np.linalg.cholesky(known.covariance) @ np.ones(3))
         look = lambda key, anchor: density.free_terms(inputs, near, Batch(key, anchor)).total()
         keys = jax.random.split(jax.random.key(0), 500)
@@ -72,11 +74,28 @@ def test_the_anchor_takes_most_of_the_noise_off(model):
     assert taken_off < 1 < 50 * taken_off < plain
 
 
-def test_a_mirrored_pair_shares_its_minibatch(dtype):
-    draws, data = Mirrored(), lambda u: jax.random.key_data(as_key(u[0, -1])).tolist()
-    keys = [data(draws.at(jax.random.key(1), step, 4)) for step in range(6)]
-    assert keys[0::2] == keys[1::2]
-    assert len({tuple(k) for k in keys}) == 3
+def test_a_mirrored_pair_shares_its_minibatch_and_both_sides_of_a_judgement_do(model, monkeypatch):
+    looked, compared = [], []
+
+    def look(self, points, rows):
+        if rows is not None:
+            looked.append((points, rows.keys))
+        return plain_look(self, points, rows)
+
+    def compare(self, new, old, rows):
+        compared.append(rows)
+        return plain_compare(self, new, old, rows)
+
+    plain_look, plain_compare = JaxKernels.look, JaxKernels.compare
+    monkeypatch.setattr(JaxKernels, "look", look)
+    monkeypatch.setattr(JaxKernels, "compare", compare)
+    yo.fit(model, seed=0, max_steps=40)
+    points, keys = looked[0]
+    pairs = keys.reshape(-1, 2, 2)
+    assert (pairs[:, 0] == pairs[:, 1]).all() and len(np.unique(pairs[:, 0], axis=0)) == len(pairs)
+    middle = points.reshape(-1, 2, 3).mean(1)
+    np.testing.assert_allclose(middle, np.broadcast_to(middle[0], middle.shape), atol=1e-9)
+    assert any(rows is not None for rows in compared) and any(rows is None for rows in compared)  # windows; start and ELBO
 
 
 def test_a_fit_by_minibatches_lands_on_the_posterior_and_reports_all_the_data(model):
@@ -96,7 +115,7 @@ class Crash(Exception):
     pass
 
 
-def test_the_bits_do_not_depend_on_chunks_or_on_a_crash_and_another_batch_size_is_refused(model, tmp_path, monkeypatch):
+def test_the_bits_do_not_depend_on_a_crash_and_another_batch_size_is_refused(model, tmp_path, monkeypatch):
     whole, written = yo.fit(model, seed=1), []
 
     def write(store, *args):
@@ -107,10 +126,10 @@ def test_the_bits_do_not_depend_on_chunks_or_on_a_crash_and_another_batch_size_i
     original = Store.write
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(Store, "write", write)
-        yo.fit(model, seed=1, chunk=1, checkpoint=yo.Checkpoint(tmp_path, steps=1))
+        yo.fit(model, seed=1, checkpoint=yo.Checkpoint(tmp_path, steps=1))
     with pytest.raises(ValueError, match="likelihood differs"):
         yo.fit(from_numpyro(regression, known.X, known.y, batch=60), seed=1, checkpoint=tmp_path, resume=True)
-    resumed = yo.fit(model, seed=1, chunk=1, checkpoint=tmp_path, resume=True)
+    resumed = yo.fit(model, seed=1, checkpoint=tmp_path, resume=True)
     assert jax.tree.all(jax.tree.map(np.array_equal, whole.params, resumed.params))
     assert (whole.num_gradients, whole.num_values) == (resumed.num_gradients, resumed.num_values)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.distributions import biject_to, constraints
 
 import yoasovi as yo
 from yoasovi.kernels.programs import precision
@@ -14,8 +15,10 @@ from yoasovi.kernels.programs import precision
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pm = pytest.importorskip("pymc")
+import pytensor
+import pytensor.tensor as pt
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
 EFFECT, ERROR = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 RNG = np.random.default_rng(0)
@@ -91,12 +94,80 @@ def test_log_density_is_pymcs_own(make):
     theirs = make()
     ours, log_p = yo.from_pymc(theirs), theirs.compile_logp(mode="FAST_COMPILE")
     values = [x.name for x in theirs.value_vars]
+    total = jax.jit(lambda inputs, flat: ours.density.free_terms(inputs, flat).total())
     for seed in range(3):
         flat = 0.7 * np.random.default_rng(seed).normal(size=ours.density.dim)
         with precision():
-            found = float(ours.density.free_terms(ours.inputs, jnp.asarray(flat)).total())
+            found = float(total(ours.inputs, jnp.asarray(flat)))
         parts = [np.asarray(ours.density.split(flat)[site.name]) for site in ours.density.sites]
         assert found == pytest.approx(float(log_p(dict(zip(values, parts, strict=True)))), rel=1e-7)
+
+
+@pytest.mark.parametrize("make", [schools, mixture, supports])
+def test_places_on_the_host_are_those_of_the_programs(make):
+    model = yo.from_pymc(make())
+    key = jax.random.key(1)
+    free, point = model.start.free(key), model.start(key)
+    with precision():
+        flat = jnp.concatenate([jnp.ravel(free[site.name]) for site in model.density.sites])
+        found, _ = jax.jit(model.density.constrain)(model.inputs, flat)
+        for name, x in point.items():
+            np.testing.assert_allclose(found[name], x, rtol=1e-10, atol=1e-12)
+            back = biject_to(model.prior[name].support).inv(np.asarray(x))
+            np.testing.assert_allclose(back, free[name], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [schools, logistic, radon, mixture, supports, missing, moving])
+def test_nothing_is_compiled_to_make_a_model(make, monkeypatch):
+    theirs = make()
+
+    def refuse(*_, **__):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr("pytensor.compile.function.types.FunctionMaker.__init__", refuse)
+    monkeypatch.setattr("jax._src.compiler.compile_or_get_cached", refuse)
+    model = yo.from_pymc(theirs)
+    assert all(np.isfinite(x).all() for x in model.start.free(jax.random.key(0)).values())
+
+
+def test_supports_that_numpyro_has_are_its_own():
+    found = {k: law.support.base_constraint for k, law in yo.from_pymc(supports()).prior.items()}
+    assert found["flat"] is constraints.positive and found["beta"] is constraints.unit_interval
+    assert type(found["low"]) is type(constraints.greater_than(0.0)) and found["low"].lower_bound == 0.5
+    assert (found["both"].lower_bound, found["both"].upper_bound) == (-1.0, 2.0)
+    assert found["zero"].event_dim == 1  # PyMC's own way there
+
+
+def test_a_start_drawn_from_the_prior_leaves_the_models_generators_alone():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 100, shape=3, initval="prior")
+    state = x.owner.inputs[0].get_value().bit_generator.state
+    once, again = yo.from_pymc(model), yo.from_pymc(model)
+    assert np.array_equal(once.start.begin.point[0], again.start.begin.point[0])
+    assert len(set(once.start.begin.point[0])) == 3
+    assert x.owner.inputs[0].get_value().bit_generator.state == state
+
+
+def test_models_that_only_pymc_can_begin_are_left_to_it():
+    with pm.Model() as loop:  # a loop in its log density, and a start drawn from the prior
+        pm.AR("x", rho=[0.5], sigma=1.0, init_dist=pm.Normal.dist(0, 1), shape=5, initval="prior")
+        pm.Normal("s", pytensor.scan(lambda x: x**2, sequences=[loop["x"]], return_updates=False).sum(), 1, observed=1.0)
+    model, log_p = yo.from_pymc(loop), loop.compile_logp(mode="FAST_COMPILE")
+    flat = np.linspace(-1, 1, 5)
+    with precision():
+        found = float(jax.jit(model.density.free_terms)(model.inputs, jnp.asarray(flat)).total())
+    assert found == pytest.approx(float(log_p({"x": flat})), rel=1e-7)
+    assert np.isfinite(model.start(jax.random.key(0))["x"]).all()
+
+
+def test_constants_that_shapes_or_indices_are_made_of_are_part_of_the_program():
+    with pm.Model() as model:
+        many = pm.Data("many", np.arange(20))
+        x = pm.Normal("x", shape=3)
+        pm.Normal("y", x[pt.nonzero(many < 3)[0]], 1, observed=np.zeros(3))
+        pm.Deterministic("cut", x[: many[2]])
+    ours = yo.from_pymc(model)
+    assert ours.data is None and ours.num_observations == 3 + 3
 
 
 def test_each_observation_has_its_own_term_at_values_on_their_own_scale():
@@ -248,7 +319,7 @@ def test_prediction_says_what_is_missing(straight, tmp_path, fitted):
         yo.from_pymc(blind).predictive.with_arguments(0, {"b": np.zeros(2)}, {})
 
 
-def test_importing_pymcs_backend_changes_no_setting_of_the_process():
+def test_importing_the_backend_changes_no_setting_of_the_process():
     before = jax.config.read("jax_enable_x64"), os.environ.get("XLA_FLAGS"), len(jax.devices())
     yo.from_pymc(schools())
     assert (jax.config.read("jax_enable_x64"), os.environ.get("XLA_FLAGS"), len(jax.devices())) == before

@@ -13,11 +13,11 @@ import pytest
 
 import yoasovi as yo
 from yoasovi.cli.models import find_model
-from yoasovi.drive import TurnInfo
 from yoasovi.kernels import programs as compiling
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.run.trace import MOST_ROWS, Trace
 from yoasovi.stopping import StopReason
+from yoasovi.turns import TurnRow
 
 
 def same(a, b):
@@ -46,7 +46,6 @@ def breaking(model):
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear", "logistic", "eight-schools"])
 def test_a_model_that_is_nan_at_a_tenth_of_all_draws_lands_where_it_would_without(name):
     model = breaking(find_model(name))
@@ -75,7 +74,7 @@ def test_a_model_that_is_nan_everywhere_ends_within_seconds_and_names_the_site()
     assert "the likelihood of observation [0, 1, 2] is nan" in fit.stop_detail and "rate = " in fit.stop_detail
     assert fit.stop_detail in fit.summary() and all(np.isfinite(x).all() for x in fit.params)
     with pytest.warns(RuntimeWarning, match="20 draws in a row"):
-        assert yo.fit(model, "advi", max_nonfinite=20, chunk=1).num_steps == 20
+        assert yo.fit(model, "advi", max_nonfinite=20).num_steps == 20
 
 
 def test_kinds_are_told_apart():
@@ -135,9 +134,9 @@ def resident():
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads Linux's own accounts of memory")
 def test_memory_stays_flat_over_a_million_steps():
     model = real(lambda p: -0.5 * jnp.sum(p["x"] ** 2), 1)
-    yo.fit(model, "advi", max_steps=50_000, chunk=10_000)
+    yo.fit(model, "advi", max_steps=50_000)
     before = resident()
-    fit = yo.fit(model, "advi", max_steps=1_000_000, chunk=10_000)
+    fit = yo.fit(model, "advi", max_steps=1_000_000)
     grown = resident() - before
     assert fit.num_steps == 1_000_000 and grown < 30e6, f"{grown / 1e6:.0f} MB"
     rows = fit.trace["step"]
@@ -169,7 +168,7 @@ def test_the_trace_is_thinned_by_its_rule_whatever_the_chunks():
             steps = np.arange(begin + 1, min(begin + size, total) + 1)
             blank = np.zeros(size - len(steps), int)  # rows after the end
             column = np.concatenate([steps, blank])[None]
-            info = TurnInfo(*[column] * len(TurnInfo._fields))
+            info = TurnRow(*[column] * len(TurnRow._fields))
             trace.add(info, float(begin), float(begin + len(steps)))
         return trace
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from yoasovi import acceptance, draws, families, gradients, methods, models, tempering
     from yoasovi.answer.result import Fit
+    from yoasovi.caching import cache
     from yoasovi.calibration import Calibration, calibrate
-    from yoasovi.families.base import FullRank, LowRank, MeanField
-    from yoasovi.families.factorised import Factorised
+    from yoasovi.families import Factorised, FullRank, LowRank, MeanField
     from yoasovi.files.checkpoint import Checkpoint
     from yoasovi.files.saving import load
     from yoasovi.fitting import fit
@@ -38,6 +38,7 @@ _HOMES = {
     "StopReason": "stopping",
     "Thresholds": "verdict",
     "Verdict": "verdict",
+    "cache": "caching",
     "calibrate": "calibration",
     "fit": "fitting",
     "from_numpyro": "numpyro",
@@ -47,8 +48,8 @@ _HOMES = {
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
     "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model",
-    "StopReason", "Thresholds", "Verdict", "calibrate", "fit", "from_numpyro", "from_pymc", "load", "acceptance", "draws",
-    "families", "gradients", "methods", "models", "tempering",
+    "StopReason", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro", "from_pymc", "load", "acceptance",
+    "draws", "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.stats import ks_2samp, kstest
 
 from yoasovi.errors import check, positive_integer
 from yoasovi.kernels.programs import Clock, call, precision
@@ -75,6 +74,8 @@ def calibrate(
     **options
         Of `fit`.
     """
+    from scipy.stats import ks_2samp, kstest
+
     from yoasovi.fitting import as_model, fit
 
     model = as_model(model)

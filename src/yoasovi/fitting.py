@@ -21,7 +21,7 @@ from yoasovi.kernels.programs import Clock, precision
 from yoasovi.methods import Method, method as named
 from yoasovi.model import Density, Model
 from yoasovi.optimizers import Natural
-from yoasovi.randomness import Purpose, stream
+from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.interrupts import Interrupts
 from yoasovi.run.nonfinite import Nonfinite, explain, search
 from yoasovi.run.progress import Progress
@@ -210,10 +210,11 @@ def _fit(model, method, family, why, options: Options, clock: Clock, interrupts:
     limits = Limits(options.seed, options.max_steps, options.max_nonfinite)
     store = saved = None
     if options.checkpoint is not None:
-        with precision():
-            same = identity.of_fit(model, method, family, options.seed, options.restarts, options.max_nonfinite)
-        store = Store(options.checkpoint, same)
-        saved = store.open(options.resume)
+        with clock.stage("start"):
+            with precision():
+                same = identity.of_fit(model, method, family, options.seed, options.restarts, options.max_nonfinite)
+            store = Store(options.checkpoint, same)
+            saved = store.open(options.resume)
     with clock.stage("start"):
         turns = turns_of(model, method, family, limits, clock, options.restarts)
         whole = turns.kernels
@@ -226,7 +227,7 @@ def _fit(model, method, family, why, options: Options, clock: Clock, interrupts:
             state, trace, costs, origin = _restored(model, turns, clock, options, saved, store.folder)
 
     def write(state):
-        numbers = {**costs._asdict(), "seconds": (clock.compile, clock.run), "origin": origin}
+        numbers = {**costs._asdict(), "seconds": clock.so_far(), "origin": origin}
         store.write(int(np.max(state.step)), state, trace.arrays(), numbers)
 
     def between(state, row, more):
@@ -238,8 +239,8 @@ def _fit(model, method, family, why, options: Options, clock: Clock, interrupts:
 
     with clock.stage("windows"):
         state = drive(turns, state, trace, clock, origin, lambda: interrupts.asked, between)
-    if store is not None:
-        write(state)
+        if store is not None:
+            write(state)
     with clock.stage("elbo"):
         elbos, ratios = fresh_elbos(whole, family, state.incumbent, options.seed, options.restarts)
     best = int(np.argmax([e.value for e in elbos]))  # common noise: the restarts are compared on paired draws
@@ -248,13 +249,15 @@ def _fit(model, method, family, why, options: Options, clock: Clock, interrupts:
     won = lane(state, best)
     reason = StopReason(int(won.reason))
     reason = StopReason.INTERRUPTED if reason == StopReason.RUNNING else reason
+    with clock.stage("elbo"):
+        detail = _detail(model, family, reason, won, options)
     answer = Fit(
         model=model, method=method, family=family, family_reason=why, params=won.incumbent,
         elbo=elbos[best], converged=reason == StopReason.CONVERGED, stop_reason=reason, num_steps=int(won.step),
         num_values=num_values, num_gradients=num_gradients, num_nonfinite=sum(nonfinite),
         seconds=Seconds(clock.compile, clock.run, clock.stages), trace=trace.of(best), seed=options.seed,
         log_ratio=ratios[best], reported_elbo=float(won.yardstick), restart_elbos=elbos, nonfinite=nonfinite,
-        stop_detail=_detail(model, family, reason, won, options, clock),
+        stop_detail=detail,
     )  # fmt: skip
     return answer.looking_through(whole if options.restarts == 1 else None)
 
@@ -308,24 +311,18 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
         more = _FEWEST_DRAWS if lanes > 1 or not kernels.cheap else _MOST_DRAWS
         done = len(ratios[some[0]])
         more = min(max(more, done), _MOST_DRAWS - done)
-        noise = family.noise(_points(rng, more, size))
+        noise = family.noise(open_uniform(rng, (more, size)))
         found = kernels.values(jax.tree.map(lambda x: x[some], params), np.broadcast_to(noise, (len(some), *noise.shape)))
         for r, row in zip(some, found, strict=True):
             ratios[r] = np.concatenate([ratios[r], row])
         elbos = [estimate(x) for x in ratios]
         top = max(elbos, key=lambda e: e.value)
-        with np.errstate(invalid="ignore"):  # where no draw was finite, nothing is known
+        with np.errstate(invalid="ignore"):  # an ELBO of minus infinity has an error without bounds
             behind = np.array([elbos[r].value + 4.0 * np.hypot(elbos[r].se, top.se) < top.value for r in some])
         sure = np.array([elbos[r].se < _ENOUGH for r in some]) & (not kernels.cheap)
         full = len(ratios[some[0]]) >= _MOST_DRAWS
         some = some[~(behind | sure | full)]
     return elbos, ratios
-
-
-def _points(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
-    from yoasovi.randomness import open_uniform
-
-    return open_uniform(rng, (n, size))
 
 
 def _check_start(model: Model, params: Any) -> None:
@@ -351,7 +348,7 @@ def _blame(model: Model, family: Any, kernels: Any, state: State, seed: int) -> 
     return search(model, family, kernels, lane(state.params, 0), seed)  # met while judging, where draws are not kept
 
 
-def _detail(model: Model, family: Any, reason: StopReason, state: State, options: Options, clock: Clock) -> str:
+def _detail(model: Model, family: Any, reason: StopReason, state: State, options: Options) -> str:
     """Say more about how a fit ended than its reason can: where it broke, or how to go on."""
     if reason == StopReason.NON_FINITE:
         refused = state.refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -52,19 +53,28 @@ def places(model: Model, seed: int, lanes: int) -> tuple[np.ndarray, np.ndarray]
     jitter = np.stack([0.1 * np.minimum(width, 1.0)] + [np.minimum(width, 2.0)] * (lanes - 1))
     begin = centre + jitter * stream(seed, Purpose.START).standard_normal((lanes, centre.size))
     for lane in range(lanes if model.start is not None else 0):
-        given = own_start(model, seed, lane)
-        if given:
+        if free := own_free_start(model, seed, lane):
+            begin[lane] = np.concatenate([np.ravel(free[site.name]) for site in model.density.sites])
+        elif given := own_start(model, seed, lane):
             begin[lane] = _unconstrained(model, given, centre)
     return begin, np.broadcast_to(np.minimum(width, 1.0), begin.shape)
 
 
 def own_start(model: Model, seed: int, lane: int) -> Params:
     """Give the point where the model itself wants to begin; empty if it does not say."""
-    if model.start is None:
-        return {}
+    return {} if model.start is None else _started(model.start, seed, lane)
+
+
+def own_free_start(model: Model, seed: int, lane: int) -> Params:
+    """Give the same on the unconstrained scale; empty unless the start knows it, so that nothing has to be mapped back."""
+    free = getattr(model.start, "free", None)
+    return {} if free is None else _started(free, seed, lane)
+
+
+def _started(start: Callable, seed: int, lane: int) -> Params:
     with precision():
         key = jax.random.wrap_key_data(words(seed, Purpose.MODEL_START, lane))
-        return {k: np.asarray(v) for k, v in model.start(key).items()}
+        return {k: np.asarray(v) for k, v in start(key).items()}
 
 
 def prior_draw(model: Model, seed: int, lane: int) -> Params:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -18,7 +16,7 @@ from yoasovi.answer.correction import KERNELS_UP_TO, Pool, pool
 from yoasovi.errors import check, positive_integer
 from yoasovi.families import Gaussian
 from yoasovi.kernels import kernels_of
-from yoasovi.kernels.programs import Clock
+from yoasovi.kernels.programs import Clock, Stages
 from yoasovi.model import Model
 from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.nonfinite import Nonfinite
@@ -110,15 +108,16 @@ class Fit:
 
     @property
     def lane(self) -> Any:
-        """q's parameters with an axis of one lane."""
+        """The parameters of q with an axis of one lane."""
         return jax.tree.map(lambda x: np.asarray(x)[None], self.params)
 
-    @contextmanager
-    def waiting(self, stage: str) -> Iterator[None]:
+    def waiting(self, stage: str) -> AbstractContextManager[None]:
         """Count what the user waits for."""
-        begin = perf_counter()
-        yield
-        self.seconds.stages[stage] = self.seconds.stages.get(stage, 0.0) + perf_counter() - begin
+        return self._stages.stage(stage)
+
+    @cached_property
+    def _stages(self) -> Stages:
+        return Stages(self.seconds.stages)
 
     def draws(self, n: int, seed: int, corrected: bool | None) -> tuple[dict[str, np.ndarray], Any, bool]:
         """Draw as `sample` does; also the draws on the scale q lives on, and whether they were corrected."""
@@ -220,19 +219,22 @@ class Fit:
         """Leave-one-out cross-validation with draws from q (`diagnostics.loo`); needs the `arviz` extra."""
         from yoasovi.answer.predictive import pointwise
 
-        return diagnostics.loo(*pointwise(self, n, seed))
+        with self.waiting("loo"):
+            return diagnostics.loo(*pointwise(self, n, seed))
 
     def predict(self, data: Any = None, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
         """Draw from the posterior predictive; see `yoasovi.predictive.predict`."""
         from yoasovi.answer.predictive import predict
 
-        return predict(self, data, n, seed, corrected)
+        with self.waiting("predict"):
+            return predict(self, data, n, seed, corrected)
 
     def plot(self, kind: str = "all", **options) -> Any:
         """Draw the fit with matplotlib and give the figure; see `yoasovi.report.plots.plot`."""
         from yoasovi.report.plots import plot
 
-        return plot(self, kind, **options)
+        with self.waiting("plot"):
+            return plot(self, kind, **options)
 
     def report(self, path: Any = "report.html", title: str | None = None) -> Path:
         """Write one self-contained HTML file about the fit, verdict first; give its path."""
@@ -269,7 +271,8 @@ class Fit:
         """
         from yoasovi.answer.arviz import to_datatree
 
-        return to_datatree(self, n, seed, corrected)
+        with self.waiting("datatree"):
+            return to_datatree(self, n, seed, corrected)
 
     def summary(self, verdict: bool = True) -> str:
         """The verdict, what is known of the fit, and a table of means, standard deviations and quantiles."""

@@ -14,7 +14,18 @@ from yoasovi.cli.data import given_data
 from yoasovi.cli.errors import OneLineErrors
 from yoasovi.cli.models import BUILT_INS, find_model
 from yoasovi.cli.reproduce import reproduce
-from yoasovi.cli.runs import Row, as_json, dic, optimum, quiet_warnings, run, run_seeds, write_report
+from yoasovi.cli.runs import (
+    Row,
+    as_json,
+    dic,
+    keep_programs,
+    optimum,
+    quiet_warnings,
+    run,
+    run_seeds,
+    waiting,
+    write_report,
+)
 from yoasovi.cli.settings import read_settings
 from yoasovi.cli.tables import console, footnotes, print_notes, print_rows
 
@@ -81,6 +92,7 @@ Report = Annotated[str | None, typer.Option("--report", metavar="FILE.html", hel
 @app.callback(invoke_without_command=True)
 def _root(context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False):
     """Variational inference that needs no tuning, stops by itself and says how sure it is."""
+    keep_programs()
     if version:
         from yoasovi import __version__
 
@@ -141,8 +153,10 @@ def fit(
     report_: Report = None,
 ):
     """Fit a model and say how good the answer is."""
-    settings = read_settings(set_, [method])[method]
-    found = find_model(model, method, given_data(data, target, columns, group, sd))
+    given = given_data(data, target, columns, group, sd)
+    with waiting("loading", quiet):
+        settings = read_settings(set_, [method])[method]
+        found = find_model(model, method, given)
     options = dict(family=family, max_steps=max_steps, restarts=restarts, resume=resume, **settings)
     if checkpoint is not None:
         from yoasovi.files.checkpoint import Checkpoint
@@ -155,29 +169,34 @@ def fit(
     with redirect_stdout(sys.stderr):  # what a model prints must not get between the lines of the answer
         answer = run(found, method, seed, quiet, options)
         row = Row(method, [answer], [dic(answer)])
-    best = optimum(found)
-    with redirect_stdout(sys.stderr), quiet_warnings():
-        more: dict = {} if report_ is None else {"report": str(answer.report(report_, model))}
-        if verdict or report_ or save or (verdict is None and not json_):
+        best = optimum(found)
+    if not json_:  # the answer itself, before the judgement on it, which may take longer
+        terminal = console()
+        terminal.print(f"{model}: {answer.family.name} ({answer.family_reason})", highlight=False, soft_wrap=True)
+        print_rows(terminal, [row], best)
+        print_notes(terminal, [f"{answer.stop_reason} {answer.stop_detail}", *footnotes(model, [row], best, restarts)])
+        if answer.num_nonfinite:
+            print_notes(terminal, [f"{answer.num_nonfinite:,} draws were not finite and were refused: {answer.nonfinite}."])
+        sys.stdout.flush()
+    more: dict = {}
+    if verdict or report_ or save or (verdict is None and not json_):
+        with redirect_stdout(sys.stderr), quiet_warnings(), waiting("looking at how good the answer is", quiet):
             more["verdict"] = answer.diagnose()
-        if save is not None:
+        if not json_:
+            print(f"\n{more['verdict']}", flush=True)
+    if save is not None:
+        with redirect_stdout(sys.stderr):
             answer.save(save)
+    if summary and not json_:
+        print("\n".join(["", *answer.summary(verdict=False).splitlines()[3:]]), flush=True)
+    if report_:
+        with redirect_stdout(sys.stderr), quiet_warnings(), waiting("drawing the report", quiet):
+            more["report"] = str(answer.report(report_, model))
+        if not json_:
+            print(f"\nReport: {more['report']}")
     if json_:
         told = {k: v.as_json() if k == "verdict" else v for k, v in more.items()}
         print(json.dumps({"model": model, **as_json(answer, row.dics[0], best), **told}))
-        raise typer.Exit(130 if row.interrupted else 0)
-    terminal = console()
-    terminal.print(f"{model}: {answer.family.name} ({answer.family_reason})", highlight=False, soft_wrap=True)
-    print_rows(terminal, [row], best)
-    print_notes(terminal, [f"{answer.stop_reason} {answer.stop_detail}", *footnotes(model, [row], best, restarts)])
-    if answer.num_nonfinite:
-        print_notes(terminal, [f"{answer.num_nonfinite:,} draws were not finite and were refused: {answer.nonfinite}."])
-    if "verdict" in more:
-        print(f"\n{more['verdict']}")
-    if summary:
-        print("\n".join(["", *answer.summary(verdict=False).splitlines()[3:]]))
-    if report_:
-        print(f"\nReport: {more['report']}")
     raise typer.Exit(130 if row.interrupted else 0)
 
 
@@ -197,9 +216,10 @@ def compare(
 ):
     """Run several methods on one model and put them in a table."""
     from yoasovi.errors import positive_integer
-    from yoasovi.methods import METHODS
 
     positive_integer("seeds", "compare", seeds)
+    with waiting("loading", quiet):
+        from yoasovi.methods import METHODS
     names = list(METHODS) if methods == "all" else list(dict.fromkeys(x.strip() for x in methods.split(",") if x.strip()))
     if not names:
         raise ValueError(f"`methods` of `compare` must be names from {', '.join(METHODS)}; got {methods!r}.")
@@ -215,16 +235,19 @@ def compare(
         if rows[-1].interrupted:
             break
     best = next((optimum(found) for found in models.values() if found.optimum), None)
-    with redirect_stdout(sys.stderr):
-        written = None if report_ is None else write_report(model, rows, report_)
+    if not json_:
+        terminal = console()
+        print_rows(terminal, rows, best, seeds)
+        print_notes(terminal, footnotes(model, rows, best, restarts, seeds))
+        sys.stdout.flush()
+    written = None
+    if report_ is not None:
+        with redirect_stdout(sys.stderr), waiting("looking at how good the answers are, and drawing the report", quiet):
+            written = write_report(model, rows, report_)
     if json_:
         found = {"model": model, "optimum": best, "methods": [x for row in rows for x in row.as_json(best)]}
         print(json.dumps(found if written is None else {**found, "report": str(written[0])}))
-        return
-    terminal = console()
-    print_rows(terminal, rows, best, seeds)
-    print_notes(terminal, footnotes(model, rows, best, restarts, seeds))
-    if written is not None:
+    elif written is not None:
         print("\n".join(["", *written[1], f"Report: {written[0]}"]))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yoasovi.caching import VARIABLE, usual_folder
 from yoasovi.cli.errors import one_line
 from yoasovi.cli.tables import number
 
@@ -44,7 +45,7 @@ class Row:
         if self.reason:
             return f"{self.method}: {self.reason}"
         last = self.fits[-1]
-        return f"{self.method}: {last.num_steps:,} steps, {sum(last.seconds):.1f} s, ELBO {number(last.elbo.value)}"
+        return f"{self.method}: {last.num_steps:,} steps, {last.seconds.total:.1f} s, ELBO {number(last.elbo.value)}"
 
     def as_json(self, optimum: float | None) -> list[dict[str, Any]]:
         """Give one object per fit, or one with the reason."""
@@ -79,11 +80,29 @@ def run(model: Model, method: str, seed: int, quiet: bool, options: dict[str, An
         return fit(model, method, seed=seed, progress=False if quiet else None, **options)
 
 
+def keep_programs() -> None:
+    """Keep compiled programs in the user's cache folder unless told otherwise; processes begun from here do so too."""
+    if VARIABLE not in os.environ and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        os.environ[VARIABLE] = str(usual_folder())
+
+
 @contextmanager
 def quiet_warnings() -> Iterator[None]:
     """Leave out the warning of a poor fit where the verdict itself is printed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+@contextmanager
+def waiting(what: str, quiet: bool) -> Iterator[None]:
+    """Say what is going on, on stderr if that is a terminal; gone at the end."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
         yield
 
 
@@ -144,5 +163,5 @@ def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any
             "steps": fit.num_steps, "values": fit.num_values, "gradients": fit.num_gradients, "nonfinite": fit.num_nonfinite,
         },
         "nonfinite": fit.nonfinite._asdict(),
-        "seconds": {"compile": fit.seconds.compile, "run": fit.seconds.run},
+        "seconds": fit.seconds._asdict(),
     }  # fmt: skip

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import jax
@@ -20,8 +24,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def of_model(model: Model) -> dict[str, str]:
     """Describe a model: its sites, the program of its likelihood, its priors and its data, each by a digest.
 
-    The program is what JAX makes of the functions (their jaxpr and its constants), so that neither a comment nor another
-    name changes it. A function called on the host is known by its byte code.
+    The program is what JAX makes of the functions (the equations of their jaxpr and its constants), so that neither a
+    comment nor another name changes it. A function called on the host is known by its byte code and what it has at hand.
     """
     density, inputs = model.density, as_arrays(model.inputs)
     out = {"sites": "; ".join(f"{s.name} {s.shape}" for s in (*density.sites, *density.local_sites))}
@@ -78,6 +82,9 @@ def _plain(thing: Any) -> str:
 
 
 def _program(model: Model, inputs: Any) -> Iterator[Any]:
+    if isinstance(model.log_likelihood, HostDensity):
+        yield from _host_function(model.log_likelihood.fn, set())
+        return
     density = model.density
     point = {s.name: np.zeros(s.shape, int if s.discrete else float) for s in (*density.sites, *density.local_sites)}
     rules = {k: law for k, law in inputs.local.items() if not isinstance(law, Distribution)}
@@ -85,16 +92,115 @@ def _program(model: Model, inputs: Any) -> Iterator[Any]:
     def terms(params, data):
         return density.log_likelihood(params, data), {k: law(params).log_prob(params[k]) for k, law in rules.items()}
 
-    closed = jax.make_jaxpr(terms)(as_arrays(point), inputs.data)
-    yield _ADDRESS.sub("", str(closed))
-    yield from _constants(closed)
+    yield from _value(jax.make_jaxpr(terms)(as_arrays(point), inputs.data))
     if model.subsampled is not None:
-        closed = jax.make_jaxpr(model.subsampled)(jax.random.key(0), as_arrays(point), inputs.data)
-        yield _ADDRESS.sub("", str(closed))
-        yield from _constants(closed)
-    if isinstance(model.log_likelihood, HostDensity):
-        code = getattr(model.log_likelihood.fn, "__code__", None)
-        yield code.co_code if code else _plain(model.log_likelihood.fn)
+        yield from _value(jax.make_jaxpr(model.subsampled)(jax.random.key(0), as_arrays(point), inputs.data))
+
+
+def _steps(jaxpr: Any) -> Iterator[Any]:
+    """Give what a program does, equation by equation: nothing of names, nor of how it would be printed."""
+    numbers: dict[Any, int] = {}
+
+    def atom(x):
+        if hasattr(x, "val"):
+            yield from _value(x.val)
+        aval = x.aval
+        kind = f"{getattr(aval, 'dtype', aval)}{getattr(aval, 'shape', '')}{getattr(aval, 'weak_type', '')}"
+        yield kind if hasattr(x, "val") else f"{numbers.setdefault(x, len(numbers))}:{kind}"
+
+    for x in (*jaxpr.constvars, *jaxpr.invars):
+        yield from atom(x)
+    for equation in jaxpr.eqns:
+        yield f"\n{equation.primitive.name}"
+        for x in (*equation.invars, "->", *equation.outvars):
+            yield from [x] if isinstance(x, str) else atom(x)
+        yield from _value({k: v for k, v in equation.params.items() if k != "name"})
+    yield "\n->"
+    for x in jaxpr.outvars:
+        yield from atom(x)
+
+
+def _value(x: Any) -> Iterator[Any]:
+    """Give a parameter of an equation, or a value that a function has at hand, as strings and arrays."""
+    if hasattr(x, "jaxpr") and hasattr(x, "consts"):
+        yield from _steps(x.jaxpr)
+        for constant in x.consts:
+            yield from _value(constant)
+    elif hasattr(x, "eqns"):
+        yield from _steps(x)
+    elif isinstance(x, dict):
+        for key in sorted(x, key=str):
+            yield f"{key}="
+            yield from _value(x[key])
+    elif isinstance(x, set | frozenset):
+        yield from sorted(map(_plain, x))
+    elif isinstance(x, list | tuple):
+        yield f"{type(x).__name__}("
+        for part in x:
+            yield from _value(part)
+        yield ")"
+    elif isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        yield jax.random.key_data(x)
+    elif hasattr(x, "dtype") and hasattr(x, "shape") and hasattr(x, "__array__") and not np.asarray(x).dtype.hasobject:
+        yield x
+    else:
+        yield _plain(x)
+
+
+def _host_function(fn: Any, seen: set[int]) -> Iterator[Any]:
+    """Give a Python function's byte code and what it has at hand: constants, defaults, closure, globals it names.
+
+    Of what it has at hand, only arrays, functions, and numbers and words that it does not itself change: a list that it
+    keeps its calls in, or a count of them, is no part of what it computes.
+    """
+    if id(fn) in seen:
+        return
+    seen.add(id(fn))
+    if isinstance(fn, partial):
+        yield from _at_hand((fn.func, *fn.args, *(fn.keywords[k] for k in sorted(fn.keywords))), seen)
+        return
+    owner = getattr(fn, "__self__", fn)
+    fn = getattr(fn, "__func__", fn) if isinstance(fn, FunctionType | MethodType) else type(fn).__call__
+    if not isinstance(fn, FunctionType):
+        yield _plain(owner)
+        return
+    for name, value in sorted(getattr(owner, "__dict__", {}).items()):
+        if isinstance(value, np.ndarray | jax.Array):
+            yield name
+            yield value
+    yield from _code(fn.__code__)
+    yield from _at_hand((*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()), seen)
+    at_hand = {k: v for k, v in fn.__globals__.items() if k in _names(fn.__code__)}
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        with suppress(ValueError):  # still empty
+            at_hand[name] = cell.cell_contents
+    changed = {x.argval for x in dis.get_instructions(fn) if x.opname in ("STORE_GLOBAL", "STORE_DEREF")}
+    for name in sorted(set(at_hand) - changed):
+        yield name
+        yield from _at_hand(at_hand[name], seen)
+
+
+def _at_hand(x: Any, seen: set[int]) -> Iterator[Any]:
+    if isinstance(x, tuple):
+        for part in x:
+            yield from _at_hand(part, seen)
+    elif isinstance(x, FunctionType | MethodType | partial):
+        yield from _host_function(x, seen)
+    elif isinstance(x, np.ndarray | np.generic | jax.Array | int | float | complex | str | bytes | None):
+        yield from _value(x)
+    else:
+        yield getattr(x, "__name__", type(x).__name__)
+
+
+def _code(code: CodeType) -> Iterator[Any]:
+    yield code.co_code
+    yield repr(code.co_names)
+    for constant in code.co_consts:
+        yield from _code(constant) if isinstance(constant, CodeType) else _value(constant)
+
+
+def _names(code: CodeType) -> set[str]:
+    return set(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _fields(law: Any) -> Iterator[Any]:
@@ -108,16 +214,6 @@ def _fields(law: Any) -> Iterator[Any]:
         yield from _fields(getattr(law, name, None))
 
 
-def _constants(closed: Any) -> Iterator[Any]:
-    """Give the arrays that a program has inside, in its inner programs too."""
-    closes = lambda x: hasattr(x, "consts") and hasattr(x, "jaxpr")
-    yield from closed.consts
-    for equation in closed.jaxpr.eqns:
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=closes):
-            if closes(value):
-                yield from _constants(value)
-
-
 def _digest(*parts: Any) -> str:
     out = hashlib.sha256()
     for part in parts:
@@ -125,5 +221,5 @@ def _digest(*parts: Any) -> str:
             array = np.ascontiguousarray(part)
             out.update(f"{array.dtype}{array.shape}".encode())
             part = array.tobytes()
-        out.update(part.encode() if isinstance(part, str) else part)
+        out.update((part if isinstance(part, bytes) else part.encode()) + b"\0")
     return out.hexdigest()[:16]

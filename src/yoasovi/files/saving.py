@@ -19,8 +19,8 @@ import numpyro.distributions as dist
 
 from yoasovi.answer.result import USUAL, Fit, Seconds
 from yoasovi.errors import check
-from yoasovi.families.base import FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
-from yoasovi.families.factorised import Factorised, Law, PaperCategorical, PaperNormal
+from yoasovi.families import Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
+from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
 from yoasovi.files import identity
 from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
 from yoasovi.kernels.programs import precision
@@ -147,6 +147,7 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "stop_reason": fit.stop_reason.name,
         "stop_detail": fit.stop_detail,
         "nonfinite": list(fit.nonfinite),
+        "stages": fit.seconds.stages,
         **{name: int(getattr(fit, name)) for name in _COUNTS},
         "params": [[str(getattr(key, "name", getattr(key, "key", key))) for key in path] for path, _ in leaves],
         "draws": list(draws),
@@ -161,7 +162,7 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays |= {f"trace.{i:04d}": np.asarray(x) for i, x in enumerate(fit.trace.values())}
     arrays["elbos"] = np.array([fit.elbo, *fit.restart_elbos], float)
     arrays["log_ratio"] = np.asarray(fit.log_ratio, float)
-    arrays["numbers"] = np.array([fit.reported_elbo, *fit.seconds], float)
+    arrays["numbers"] = np.array([fit.reported_elbo, fit.seconds.compile, fit.seconds.run], float)
     return header, arrays
 
 
@@ -259,11 +260,12 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
             raise ValueError(f"the {head} of the saved fit have different lengths.")
     elbos = [Estimate(*map(float, row)) for row in arrays["elbos"]]
     reported, compile, run = map(float, arrays["numbers"])
+    stages = {str(name): float(seconds) for name, seconds in header.get("stages", {}).items()}
     return Fit(
         model=model or AbsentModel(known["name"], density, density.differentiable),  # type: ignore[arg-type]
         method=Named(**header["method"]), family=family, family_reason=header["family_reason"],
         params=_params(header, arrays, density), elbo=elbos[0], converged=header["converged"],
-        stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run), trace=trace,
+        stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run, stages), trace=trace,
         log_ratio=arrays["log_ratio"], reported_elbo=reported, restart_elbos=elbos[1:],
         nonfinite=Nonfinite(*header["nonfinite"]), stop_detail=header["stop_detail"],
         kept=None if model is not None else draws, _verdicts=_verdicts(header.get("verdict")),

@@ -28,6 +28,7 @@ _NUMBERS = {"cpu": 2**22}  # that an array inside one call may have
 _NUMBERS_ELSEWHERE = 2**27
 _CHEAP = 2**17  # numbers; below it a block costs no more than the call itself
 _STEP = 8  # from one size of block to the next
+_TINY = 256  # numbers in the largest array, up to which programs are compiled without being optimised
 
 
 class Scores(NamedTuple):
@@ -157,7 +158,7 @@ class JaxKernels(PointKernels):
 
     def bind(self, fn: Callable, *static: Any) -> Bound:
         """Bind another program to the same inputs."""
-        return Bound(fn, static, self.held, self.clock)
+        return Bound(fn, static, self.held, self.clock, max(self.density.width, self.dim**2) <= _TINY)
 
     @property
     def cheap(self) -> bool:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
 import numpy as np
+from numpyro.distributions import Distribution
+
+from yoasovi.caching import as_the_environment_says
 
 try:
     from jax._src import dtypes as _dtypes  # for `_own_constants`; there is no public way
@@ -23,20 +26,54 @@ except ImportError:  # a version of JAX without it has no such cache either
 
 _STORE: OrderedDict[Any, Any] = OrderedDict()
 _MOST = 256
+_UNOPTIMISED = {"xla_backend_optimization_level": 0}
+_SHORT = 0.1  # seconds that Ctrl-C may have to wait for a program
 _WIDE_ON = ("cpu",)  # where fits run in float64; tests of float32 empty it
+
+
+class Stages:
+    """Seconds by stage, written into a dict; those of a stage inside another count for the inner one alone."""
+
+    def __init__(self, seconds: dict[str, float]):
+        self.seconds = seconds
+        self._open: list[tuple[str, float]] = []  # names, and when each was last entered or come back to
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count the seconds inside under a name."""
+        self.settle()
+        self._open.append((name, time.perf_counter()))
+        try:
+            yield
+        finally:
+            self.settle()
+            self._open.pop()
+            self._go_on()
+
+    def settle(self) -> None:
+        """Write down what has passed so far."""
+        if self._open:
+            name, begin = self._open[-1]
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._open:
+            self._open[-1] = self._open[-1][0], time.perf_counter()
 
 
 class Clock:
     """Seconds of one fit by stage, those spent compiling apart; and who is told what is being compiled.
 
-    `watch` is told the name of a program before it is compiled. `guard` runs what cannot be interrupted (compiling) so that
-    Ctrl-C gets through.
+    `watch` is told the name of a program before it is compiled. `guard` runs what cannot be interrupted, so that Ctrl-C
+    gets through: compiling (it is told True), and programs that take long (False).
     """
 
-    def __init__(self, watch: Callable[[str], None] | None = None, guard: Callable[[Callable], Any] | None = None):
+    def __init__(self, watch: Callable[[str], None] | None = None, guard: Callable[[Callable, bool], Any] | None = None):
         self.begin = time.perf_counter()
         self.compile = 0.0
         self.stages: dict[str, float] = {}
+        self._stages = Stages(self.stages)
         self.watch, self.guard = watch, guard
         self.compiled: list[str] = []  # names of programs, in order
 
@@ -48,37 +85,61 @@ class Clock:
     def run(self) -> float:
         return self.total - self.compile
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> AbstractContextManager[None]:
         """Count the seconds inside under a name."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.stages[name] = self.stages.get(name, 0.0) + time.perf_counter() - begin
+        return self._stages.stage(name)
 
-    def go_on(self, compile: float, run: float) -> None:
+    def so_far(self) -> tuple[float, float, dict[str, float]]:
+        """Give the seconds of compiling, of running, and by stage, for `go_on` of a later process."""
+        self._stages.settle()
+        return self.compile, self.run, dict(self.stages)
+
+    def go_on(self, compile: float, run: float, stages: dict[str, float]) -> None:
         """Add the seconds of an earlier process."""
         self.begin -= compile + run
         self.compile += compile
+        for name, seconds in stages.items():
+            self.stages[name] = self.stages.get(name, 0.0) + seconds
 
 
 class Held:
-    """Arrays that stay: taken apart and put on the device once, since that can cost more than a look."""
+    """Arrays that stay: taken apart and put on the device once, since that can cost more than a look.
+
+    They stand in the order of their names. NumPyro hands out a distribution's arrays in the order of a set, which differs
+    from process to process: a program that took them so would be compiled anew where a cache has it already.
+    """
 
     def __init__(self, tree: Any):
         with wide():
             leaves, self.tree = jax.tree.flatten(as_arrays(tree))
-            self.leaves = [x if isinstance(x, jax.Array) else jax.device_put(x) for x in leaves]
+            names = _names(tree)
+            order = sorted(range(len(leaves)), key=names.__getitem__)
+            self.places = tuple(sorted(range(len(leaves)), key=order.__getitem__))  # of each leaf, among the sorted ones
+            self.leaves = [x if isinstance(x, jax.Array) else jax.device_put(x) for x in (leaves[i] for i in order)]
+
+
+def _names(tree: Any) -> list[str]:
+    """Give each leaf a name that is the same in every process."""
+    names: list[str] = []
+    for path, part in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, Distribution)):
+        inner = [""]
+        if isinstance(part, Distribution):
+            fields = type(part).gather_pytree_data_fields()
+            inner = [f".{k}{x}" for k in fields for x in _names(part.__dict__.get(k))]
+            if len(inner) != (count := len(jax.tree.leaves(part))):  # one that takes itself apart in its own way
+                inner = [f".{i:04d}" for i in range(count)]
+        names += [jax.tree_util.keystr(path) + x for x in inner]
+    return names
 
 
 class Bound:
     """A function bound to its static parts and to arrays that stay; call it with the arrays that change."""
 
-    def __init__(self, fn: Callable, static: tuple, held: Held, clock: Clock):
-        self.fn, self.static, self.clock = fn, static, clock
-        self.leaves, self.tree = held.leaves, held.tree
+    def __init__(self, fn: Callable, static: tuple, held: Held, clock: Clock, tiny: bool = False):
+        self.fn, self.static, self.clock, self.tiny = fn, static, clock, tiny
+        self.leaves, self.tree, self.places = held.leaves, held.tree, held.places
         self._known: dict[Any, Any] = {}
+        self._short: set[Any] = set()  # shapes with which a call is too short to be interrupted
 
     def __call__(self, *args: Any) -> Any:
         """Run it, compiled for the shapes of `args`; gives arrays of the device, perhaps not there yet."""
@@ -89,16 +150,25 @@ class Bound:
             program = self._known.get(shapes)
             if program is None:
                 program = self._known[shapes] = self._program(args, shapes)
+            if self.clock.guard is not None and shapes not in self._short:
+                return self._guarded(self.clock.guard, program, args, shapes)
             return program(self.leaves, *args)
+
+    def _guarded(self, guard: Callable, program: Any, args: tuple, shapes: tuple) -> Any:
+        begin = time.perf_counter()
+        answer = guard(lambda: jax.block_until_ready(program(self.leaves, *args)), False)
+        if time.perf_counter() - begin < _SHORT:
+            self._short.add(shapes)
+        return answer
 
     def _program(self, args: tuple, shapes: tuple) -> Any:
         kept = tuple((x.shape, str(x.dtype)) for x in self.leaves)
-        key = (self.fn, self.static, self.tree, kept, shapes, _x64(), jax.default_backend(), _WIDE_ON)
+        key = (self.fn, self.static, self.tree, kept, shapes, _x64(), jax.default_backend(), _WIDE_ON, self.tiny)
         if key not in _STORE:
-            fn, static, tree = self.fn, self.static, self.tree
+            fn, static, tree, places = self.fn, self.static, self.tree, self.places
 
             def compiled(leaves, *args):
-                return fn(*static, jax.tree.unflatten(tree, leaves), *args)
+                return fn(*static, jax.tree.unflatten(tree, [leaves[i] for i in places]), *args)
 
             compiled.__name__ = fn.__name__.strip("_")
             _STORE[key] = self._compile(compiled, (self.leaves, *args))
@@ -109,16 +179,19 @@ class Bound:
 
     def _compile(self, fn: Callable, args: tuple) -> Any:
         clock, begin = self.clock, time.perf_counter()
+        as_the_environment_says()
         clock.compiled.append(fn.__name__)
         if clock.watch is not None:
             clock.watch(fn.__name__)
 
         def work():
             with precision():
-                return jax.jit(fn).lower(*args).compile()
+                lowered = jax.jit(fn).lower(*args)
+                # What handles a few numbers at a time gains nothing by being optimised, and compiles in half the time.
+                return lowered.compile(_UNOPTIMISED if self.tiny and jax.default_backend() == "cpu" else None)
 
         try:
-            return work() if clock.guard is None else clock.guard(work)
+            return work() if clock.guard is None else clock.guard(work, True)
         finally:
             clock.compile += time.perf_counter() - begin
 

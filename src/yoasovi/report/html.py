@@ -257,6 +257,7 @@ def _comparison(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
         ("steps", "n"),
         ("gradients", "n"),
         ("values", "n"),
+        ("compile s", "n"),
         ("run s", "n"),
     ]
     rows = []
@@ -265,7 +266,7 @@ def _comparison(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
         rows.append((
             escape(name), _mark(verdict.grade), f"{fit.reported_elbo:,.2f}", f"{fit.elbo.value:,.2f} ± {fit.elbo.se:.2f}",
             f"{khat.value:.2f}" if khat is not None else "–", f"{fit.num_steps:,}", f"{fit.num_gradients:,}",
-            f"{fit.num_values:,}", f"{fit.seconds.run:.2f}",
+            f"{fit.num_values:,}", f"{fit.seconds.compile:.1f}", f"{fit.seconds.run:.2f}",
         ))  # fmt: skip
     return _table(heads, rows)
 
@@ -328,8 +329,17 @@ def _settings(fit: Any) -> list[tuple[str, str]]:
     return [
         ("method", fit.method.name), ("family", f"{fit.family.name} ({fit.family_reason})"), ("seed", str(fit.seed)),
         ("restarts", restarts), ("stopped", str(fit.stop_reason)), *parts.items(),
+        ("seconds", _waited(fit)),
         ("observations", f"{fit.model.num_observations:,}"), ("draws that were not finite", f"{fit.num_nonfinite:,}"),
     ]  # fmt: skip
+
+
+def _waited(fit: Any) -> str:
+    """Say what was waited for, by stage, until the report was drawn."""
+    stages = fit.seconds.stages
+    each = ", ".join(f"{name} {seconds:.2f}" for name, seconds in stages.items())
+    said = f"{sum(stages.values()):.2f} in all: {each}; " if stages else ""
+    return f"{said}{fit.seconds.compile:.2f} of the fit went into compiling"
 
 
 def _versions() -> list[tuple[str, str]]:

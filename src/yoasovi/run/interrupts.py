@@ -14,9 +14,9 @@ import jax
 class Interrupts:
     """Within this context SIGINT sets `asked`; a second one raises KeyboardInterrupt.
 
-    Compiling does not look at signals and cannot be ended halfway, so `run` leaves it to another thread while this one
-    waits for it: there the first Ctrl-C raises at once, since there is nothing to be had yet. Only the main thread can be
-    interrupted: elsewhere nothing is installed, and `run` is a plain call.
+    Neither compiling nor a compiled program looks at signals or can be ended halfway, so `run` leaves them to another
+    thread while this one waits. While compiling, the first Ctrl-C raises at once, since there is nothing to be had yet.
+    Only the main thread can be interrupted: elsewhere nothing is installed, and `run` is a plain call.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Interrupts:
         self.asked = True
         print("yoasovi: ending after this window; Ctrl-C again stops at once.", file=sys.stderr, flush=True)
 
-    def run(self, fn: Callable[[], Any]) -> Any:
+    def run(self, fn: Callable[[], Any], compiling: bool = True) -> Any:
         """Give `fn()`, and let Ctrl-C through while it runs."""
         if not self._main:
             return fn()
@@ -61,7 +61,7 @@ class Interrupts:
             done.set()
 
         threading.Thread(target=work, daemon=True).start()
-        self._compiling = True
+        self._compiling = compiling
         try:
             while not done.wait(0.5):  # with a limit, since Windows lets no signal through an endless wait
                 pass

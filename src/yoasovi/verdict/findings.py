@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from yoasovi.errors import check
 from yoasovi.families.base import Gaussian
@@ -239,7 +239,7 @@ class _Inquiry:
     def _surest(self, pairs: diagnostics.Pairwise, limit: float) -> tuple[float, float, tuple[str, str] | None]:
         """Give the value that is surely largest, its error, and the names of its pair if it is beyond doubt and a limit."""
         i, j = _largest(pairs)
-        value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > norm.isf(0.001 / self.dim**2)
+        value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > -ndtri(0.001 / self.dim**2)
         names = self.fit.model.density.labels
         return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
-from scipy.stats import chi2, norm
+from scipy.special import chdtri, gammaln, logsumexp, ndtri
 
 from yoasovi.climb import climb
 from yoasovi.randomness import Purpose, mirrored, stream
@@ -136,8 +135,8 @@ def wide(fit: Any, axes: np.ndarray | None = None, n: int = 4000, seed: int = 0)
     raw = np.exp(log_weight - top)
     mean, se = raw.mean(), raw.std(ddof=1) / np.sqrt(n)
     weights = raw / raw.sum()
-    away = (eps**2).sum(1) > chi2.isf(_OUTSIDE / 2, dim)
-    away |= np.abs(along).max(1) > norm.isf(_OUTSIDE / (4 * dim))
+    away = (eps**2).sum(1) > chdtri(dim, _OUTSIDE / 2)
+    away |= np.abs(along).max(1) > -ndtri(_OUTSIDE / (4 * dim))
     share = float(weights @ away)
     heaviest = eps[np.argsort(-weights * away)[: min(_FAR, int(away.sum()))]]
     error = float(np.sqrt(np.sum(weights**2 * (away - share) ** 2)))
@@ -196,8 +195,9 @@ class Landscape:
     def look(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Give log p and its gradient at rows of points."""
         square = self.frame.ndim == 2
-        value, gradient = self.point(self.mean + (x @ self.frame.T if square else x * self.frame))
-        return value, gradient @ self.frame if square else gradient * self.frame
+        with np.errstate(all="ignore"):  # what is not finite is told by the answer
+            value, gradient = self.point(self.mean + (x @ self.frame.T if square else x * self.frame))
+            return value, gradient @ self.frame if square else gradient * self.frame
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Look, and count."""

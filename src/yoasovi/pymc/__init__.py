@@ -1,0 +1,111 @@
+"""The PyMC door: a `pm.Model` in, a `Model` out, in the JAX that PyTensor makes of it.
+
+Every free variable is a site, with PyMC's own transform as the way to its support. One whose support moves with other
+variables, as y ~ Uniform(0, x) does, is an unconstrained site of PyMC's name for that, `y_interval__`, and y itself a
+deterministic.
+
+Nothing is compiled here: PyTensor writes all terms of log p anew once, as for its own JAX backend, and what has to be known
+before the fit (where it begins, shapes, whether log p is finite there) is what those operations give in NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.distributions import ImproperUniform
+
+from yoasovi.answer.arviz import Labels
+from yoasovi.errors import check
+from yoasovi.extras import need
+from yoasovi.kernels.programs import precision
+from yoasovi.model import Model
+from yoasovi.pymc.beginning import Begin, Start, begin_at, initial_point, named
+from yoasovi.pymc.graphs import import_backend
+from yoasovi.pymc.predictive import predictive_of
+from yoasovi.pymc.sites import Site, sites_of
+from yoasovi.pymc.terms import Deterministics, Graph, LogTerms, Parts, parts_of
+
+__all__ = ["from_pymc"]
+
+
+def from_pymc(model: Any) -> Model:
+    """Make a `Model` of a PyMC model; its transforms, dims and coords are kept.
+
+    The density is the one PyMC's own samplers see. `log_likelihood` has one entry per observation first, then those of
+    the free variables and of potentials; `log_marginal` has the observations alone. Missing values that PyMC imputes are
+    free variables like others. A fit begins at PyMC's initial point, jittered as PyMC does it. `fit.predict()` draws the
+    observed variables at what `pm.Data` hold then: change it by `pm.set_data`, or for one call, `fit.predict({"X": new})`.
+
+    Parameters
+    ----------
+    model
+        A `pymc.Model` without discrete free variables.
+
+    Examples
+    --------
+    >>> with pm.Model(coords={"school": list("ABCDEFGH")}) as schools:
+    ...     mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+    ...     theta = pm.Normal("theta", mu, tau, dims="school")
+    ...     pm.Normal("y", theta, se, observed=y, dims="school")
+    >>> fit = yo.fit(schools)  # or yo.fit(yo.from_pymc(schools))
+    """
+    pm = need("pymc", "pymc")
+    check(isinstance(model, pm.Model), "model", "from_pymc", "a PyMC model", model)
+    _check_variables(model)
+    import_backend()
+    point = initial_point(model)
+    sites = sites_of(model, point)
+    parts = parts_of(model, sites)
+    begin = begin_at(model, sites, point, parts)
+    try:
+        return _model(model, sites, begin, parts)
+    except ValueError:  # a shape or an index made from a constant needs its value: then all are part of the program
+        if not parts.data:
+            raise
+        return _model(model, sites, begin, parts_of(model, sites, as_data=False))
+
+
+def _model(model: Any, sites: tuple[Site, ...], begin: Begin, parts: Parts) -> Model:
+    with precision():
+        if parts.others is not None:
+            _check_traces(parts.others, sites, parts.data)
+        return Model(
+            prior={x.name: ImproperUniform(x.support, (), x.shape) for x in sites},
+            log_likelihood=LogTerms(parts.terms), log_marginal=LogTerms(parts.observations), data=parts.data,
+            start=Start(sites, begin), deterministics=Deterministics(parts.others, parts.shown) if parts.others else None,
+            predictive=predictive_of(model), name=model.name or "PyMC model", labels=_labels(model, begin),
+        )  # fmt: skip
+
+
+def _check_traces(others: Graph, sites: tuple[Site, ...], data: Any) -> None:
+    """Refuse deterministics that JAX cannot follow now, and not when draws are asked for."""
+    try:
+        jax.eval_shape(others, {x.name: jax.ShapeDtypeStruct(x.shape, float) for x in sites}, data)
+    except Exception as error:
+        raise ValueError(f"The deterministic variables of the PyMC model cannot be compiled to JAX: {error}") from error
+
+
+def _labels(model: Any, begin: Begin) -> Labels:
+    from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
+
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    return Labels(
+        dims={k: tuple(v) for k, v in dims.items()},
+        coords=coords,
+        observed={k: np.asarray(v) for k, v in find_observations(model).items()},
+        constant={k: np.asarray(v) for k, v in find_constants(model).items()},
+        blocks={rv.name: begin.shapes[rv.name] for rv in model.observed_RVs},
+    )
+
+
+def _check_variables(model: Any) -> None:
+    if not model.free_RVs:
+        raise ValueError("The PyMC model has no free variable: there is nothing to infer.")
+    if discrete := [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]:
+        raise ValueError(
+            f"{named(discrete)} of the PyMC model: discrete. Sum over the values and fit the rest: write `pm.Mixture`, "
+            f"or give `pymc_extras.marginalize(model, {discrete})` in its place. `yo.Model` and NumPyro models may have "
+            "discrete variables."
+        )

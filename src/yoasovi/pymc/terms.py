@@ -1,0 +1,107 @@
+"""The terms of log p, and what samples show besides the sites, from one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from yoasovi.model import Params
+from yoasovi.pymc.graphs import constants, on_host, rewritten, to_jax
+from yoasovi.pymc.sites import Site
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A rewritten PyTensor graph as a function of the free variables and the data."""
+
+    inputs: list[Any]
+    outputs: list[Any]
+    sites: tuple[str, ...]
+    data: tuple[str, ...]
+
+    @cached_property
+    def fn(self) -> Callable:
+        """Its JAX function, made when it is first needed."""
+        return to_jax(self.inputs, self.outputs)
+
+    def __call__(self, params: Params, data: Mapping[str, Any] | None) -> list:
+        """Evaluate its outputs in JAX."""
+        return self.fn(*self._values(params, data))
+
+    def on_host(self, params: Mapping[str, np.ndarray], data: Mapping[str, Any] | None) -> list[np.ndarray]:
+        """Evaluate its outputs in NumPy, checks of parameters included."""
+        return on_host(self.outputs, dict(zip(self.inputs, self._values(params, data), strict=True)))
+
+    def _values(self, params: Mapping[str, Any], data: Mapping[str, Any] | None) -> list[Any]:
+        return [*(params[k] for k in self.sites), *((data or {})[k] for k in self.data)]
+
+
+@dataclass(frozen=True)
+class LogTerms:
+    """Terms of log p in one vector."""
+
+    graph: Graph
+
+    def __call__(self, params, data):
+        """Evaluate them."""
+        terms = self.graph(params, data)
+        if not terms:
+            raise ValueError("The PyMC model has no observed variable: it has no likelihood by observation.")
+        return jnp.concatenate([jnp.ravel(jnp.asarray(x, float)) for x in terms])
+
+
+@dataclass(frozen=True)
+class Deterministics:
+    """The variables whose support moves, and the model's deterministics."""
+
+    graph: Graph
+    names: tuple[str, ...]
+
+    def __call__(self, params, data):
+        """Evaluate them."""
+        return {k: jnp.asarray(x) for k, x in zip(self.names, self.graph(params, data), strict=True)}
+
+
+class Parts(NamedTuple):
+    """Graphs of one model, all cut out of one that was rewritten once."""
+
+    terms: Graph  # of log p: observed variables, free variables, potentials
+    observations: Graph
+    others: Graph | None  # what samples show besides the sites, by the names `shown`
+    shown: tuple[str, ...]
+    data: dict[str, np.ndarray] | None
+
+
+def parts_of(model: Any, sites: tuple[Site, ...], as_data: bool = True) -> Parts:
+    """Write down the terms of log p and the deterministics; larger constants are data, unless not `as_data`."""
+    from pymc.logprob.basic import transformed_conditional_logp
+    from pymc.logprob.utils import replace_rvs_by_values
+    from pytensor.graph.replace import clone_replace
+
+    seen = model.observed_RVs
+    places = dict(
+        rvs_to_values={**{x.rv: x.value for x in sites}, **{rv: model.rvs_to_values[rv] for rv in seen}},
+        rvs_to_transforms={rv: None for rv in seen}
+        | {x.rv: model.rvs_to_transforms[x.rv] if x.moves else None for x in sites},
+    )
+    terms = [*transformed_conditional_logp([*seen, *model.free_RVs], **places)]
+    others = [x.rv for x in sites if x.moves] + model.deterministics
+    more = [*model.potentials, *others]
+    outputs = terms + (replace_rvs_by_values(more, **places) if more else [])
+    found = constants(outputs)  # also refuses what cannot be a constant
+    found = found if as_data else {}
+    slots = {k: variable.type(k) for k, (variable, _) in found.items()}
+    opened = clone_replace(outputs, {found[k][0]: slot for k, slot in slots.items()}) if slots else outputs
+    inputs, made = rewritten([*(x.value for x in sites), *slots.values()], opened)
+    names, data = tuple(x.name for x in sites), tuple(slots)
+    until = len(outputs) - len(others)
+    graph = lambda some: Graph(inputs, some, names, data)
+    return Parts(
+        graph(made[:until]), graph(made[: len(seen)]), graph(made[until:]) if others else None,
+        tuple(x.name for x in others), {k: array for k, (_, array) in found.items()} or None,
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Starts: climbs side by side, priors' middles, and starts that are judged."""
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import biject_to
+
+import yoasovi as yo
+from yoasovi.climb import climb
+from yoasovi.start import middle, places
+
+
+def endless(x):
+    """Rise for ever along a ridge that bends, so that steps stay short."""
+    bend = x[:, 1] - np.sin(3.0 * x[:, 0])
+    slope = np.stack([10.0 + 1200.0 * bend * np.cos(3.0 * x[:, 0]), -400.0 * bend], 1)
+    return 10.0 * x[:, 0] - 200.0 * bend**2, slope
+
+
+def test_a_climb_without_end_is_given_up_early():
+    """Density that rises for ever (a hierarchy whose scale goes to zero) used to take all of the budget, for nothing."""
+    found = climb(endless, np.zeros((1, 2)), 100, near=400.0)
+    assert found.given_up[0] and found.gradients[0] < 50
+    calm = climb(lambda x: (-0.5 * (x**2).sum(1), -x), np.full((1, 2), 3.0), 100, near=40.0)
+    assert not calm.given_up[0] and np.abs(calm.top).max() < 0.1
+
+
+def test_climbs_side_by_side_end_where_they_would_alone():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(6, 6))
+    precision = root @ root.T + np.eye(6)
+    target = lambda x: (-0.5 * np.einsum("ni,ij,nj->n", x, precision, x) + np.cos(x).sum(1), -x @ precision - np.sin(x))
+    starts = 5.0 * rng.normal(size=(7, 6))
+    together = climb(target, starts, 60)
+    for i, start in enumerate(starts):
+        alone = climb(target, start[None], 60)
+        np.testing.assert_allclose(alone.top[0], together.top[i], rtol=1e-9, atol=1e-9)
+        assert alone.gradients[0] == together.gradients[i]
+
+
+def test_a_climb_finds_a_rosenbrock_maximum():
+    def hill(x):
+        a, b = x[:, 0], x[:, 1]
+        return -((1 - a) ** 2) - 100 * (b - a**2) ** 2, np.stack([2 * (1 - a) + 400 * a * (b - a**2), -200 * (b - a**2)], 1)
+
+    found = climb(hill, np.array([[-1.2, 1.0]]), 200, enough=1e-9)
+    np.testing.assert_allclose(found.top[0], 1.0, atol=1e-3)
+    assert found.gradients[0] < 80
+
+
+def test_looks_that_are_not_finite_are_counted_and_stepped_back_from():
+    def cliff(x):
+        value = np.where(x[:, 0] > 1.0, np.nan, -0.5 * (x[:, 0] - 0.9) ** 2 * 1e4)
+        return value, -(x - 0.9) * 1e4
+
+    found = climb(cliff, np.array([[-50.0]]), 100)
+    assert abs(found.top[0, 0] - 0.9) < 0.05 and np.isfinite(found.height[0])
+    nowhere = climb(lambda x: (np.full(len(x), np.nan), x), np.zeros((2, 3)), 50)
+    assert nowhere.refused[0] == 2 and (nowhere.height == -np.inf).all()
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        dist.Normal(3.0, 2.0), dist.LogNormal(1.0, 0.5), dist.HalfNormal(4.0), dist.HalfCauchy(2.0), dist.Exponential(0.1),
+        dist.Gamma(3.0, 0.5), dist.InverseGamma(4.0, 2.0), dist.Beta(2.0, 5.0), dist.Uniform(-3.0, 8.0),
+        dist.StudentT(5.0, 1.0, 2.0), dist.Laplace(0.0, 3.0),
+    ],
+    ids=lambda law: type(law).__name__,
+)  # fmt: skip
+def test_the_middle_of_a_prior_is_where_its_draws_are(law):
+    draws = np.asarray(biject_to(law.support).inv(law.sample(jax.random.key(0), (4000,))), float)
+    centre, scale = middle(law)
+    low, high = np.quantile(draws, [0.25, 0.75])
+    assert low - 0.2 * (high - low) < centre < high + 0.2 * (high - low)
+    assert 0.5 < scale / ((high - low) / 1.35) < 2.1
+
+
+def test_lanes_begin_apart_and_the_first_near_the_middle():
+    model = yo.Model(prior={"x": dist.Normal(100.0, 10.0).expand([4]).to_event(1)}, log_likelihood=lambda p, d: d, data=np.ones(2))
+    begin, scale = places(model, 0, 5)
+    assert np.abs(begin[0] - 100.0).max() < 1.0 and begin[1:].std() > 0.5 and (scale == 1.0).all()
+
+
+def test_an_unknown_law_begins_at_the_origin():
+    assert middle(dist.ImproperUniform(dist.constraints.real, (), ())) is None
+    assert middle(dist.Dirichlet(np.ones(3))) is None

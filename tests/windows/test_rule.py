@@ -1,0 +1,74 @@
+"""The rule on windows: the same decisions for lanes together and alone, under NumPy and jax.numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from yoasovi.families import FullRank, MeanField
+from yoasovi.windows.judge import Gain
+from yoasovi.windows.rule import Window, WindowControl
+from yoasovi.windows.state import LINE, SCALES, STEPS, Forecast, Setting
+
+
+@pytest.mark.parametrize("name", ["tolerance", "step", "first", "pairs", "longest"])
+def test_wrong_window_settings_name_the_argument(name):
+    with pytest.raises(ValueError, match=f"`{name}` of `Window` must be"):
+        Window(**{name: 0})
+
+
+def situations(rng, lanes):
+    """Make up what a window may meet, wild things included."""
+    pick = lambda *x: rng.choice(np.array(x), lanes)
+    control = WindowControl(
+        pick(SCALES, LINE, STEPS), 2 * rng.integers(8, 600, lanes), pick(0.01, 0.1, 0.3, 1.0, 1.5), pick(4.0, 16.0, 1e4),
+        pick(0.1, 0.4, 6.4), rng.integers(0, 4, lanes), rng.integers(0, 70, lanes), rng.integers(0, 4, lanes),
+    )  # fmt: skip
+    gains = [
+        Gain(
+            pick(0.0, 0.01, 0.1, 1.0, 30.0, -0.01, -1.0, -30.0, -np.inf, np.inf), pick(1e-12, 0.01, 0.3, 5.0, np.inf),
+            rng.normal(size=lanes), rng.uniform(size=lanes), 32 * rng.integers(0, 20, lanes), np.zeros(lanes, int),
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    forecast = Forecast(*(pick(0.0, 0.001, 0.05, 1.0, 40.0) for _ in range(3)))
+    return control, *gains, forecast, rng.uniform(size=lanes) > 0.1, rng.normal(size=lanes), rng.uniform(0.01, 1.0, lanes)
+
+
+@pytest.mark.parametrize("setting", [Setting(5, FullRank()), Setting(40, MeanField()), Setting(7, FullRank(), True)], ids=str)
+def test_numpy_and_jax_decide_alike_and_lanes_do_not_touch_each_other(setting, x64):
+    rule, lanes = Window(), 400
+    control, gain, noise, forecast, sound, yardstick, luck = situations(np.random.default_rng(0), lanes)
+    turn = np.arange(1, lanes + 1)
+    with np.errstate(all="ignore"):
+        together = rule.rule(setting, control, gain, noise, forecast, sound, yardstick, luck, turn)
+        alone = [
+            rule.rule(setting, *jax.tree.map(lambda x, i=i: x[i : i + 1],
+                      (control, gain, noise, forecast, sound, yardstick, luck, turn)))
+            for i in range(0, lanes, 7)
+        ]  # fmt: skip
+    under_jax = jax.jit(lambda *args: rule.rule(setting, *args))(
+        *jax.tree.map(jnp.asarray, (control, gain, noise, forecast, sound, yardstick, luck, turn))
+    )
+    for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(under_jax), strict=True):
+        np.testing.assert_allclose(np.asarray(a, float), np.asarray(b, float), rtol=1e-12)
+    for i, one in zip(range(0, lanes, 7), alone, strict=True):
+        for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(one), strict=True):
+            np.testing.assert_array_equal(a[i], b[0])
+
+
+def test_a_ruling_contradicts_itself_nowhere():
+    rule, setting = Window(), Setting(5, FullRank())
+    control, gain, noise, forecast, sound, yardstick, luck = situations(np.random.default_rng(1), 2000)
+    with np.errstate(all="ignore"):
+        found = rule.rule(setting, control, gain, noise, forecast, sound, yardstick, luck, np.arange(1, 2001))
+    assert not (found.accept & found.rollback).any() and found.rollback[~sound].all()
+    assert not (found.missed & found.progressed).any()
+    assert (found.control.size % 2 == 0).all() and (found.control.size >= 2).all()
+    assert (found.control.length > 0).all() and (found.control.length <= 1.5).all()
+    assert found.missed.any() and found.settled.any() and (found.control.kind == STEPS).any()
+
+
+def test_windows_begin_with_the_scales_and_with_steps_where_lines_do_not_pay():
+    few, many = (Window().init(Setting(d, MeanField()), 3, 16.0) for d in (5, 1000))
+    assert (few.kind == SCALES).all() and (many.kind == STEPS).all() and few.size.shape == (3,)

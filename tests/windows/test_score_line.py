@@ -1,0 +1,81 @@
+"""Lines through scores: exact for Gaussians, careful with noise, the same under NumPy and jax.numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from yoasovi.families import FullRank, LowRank, MeanField
+from yoasovi.windows import score_line
+
+
+def mirrored(rng, pairs, dim):
+    half = rng.normal(size=(pairs, dim))
+    return np.stack([half, -half], 1).reshape(2 * pairs, dim)
+
+
+def test_a_line_through_the_scores_is_exact_for_a_gaussian():
+    rng = np.random.default_rng(1)
+    slope, intercept = rng.normal(size=(4, 4)), rng.normal(size=4)
+    slope = slope + slope.T
+    eps = mirrored(rng, 6, 4)
+    fitted = score_line.line(eps, intercept + eps @ slope.T)
+    np.testing.assert_allclose(fitted.intercept, intercept, rtol=1e-6)
+    np.testing.assert_allclose(fitted.slope, slope, rtol=1e-6, atol=1e-6)
+    assert float(fitted.noise) < 1e-8
+
+
+def test_a_line_through_pure_noise_proposes_nothing_much():
+    rng = np.random.default_rng(2)
+    eps, white = mirrored(rng, 30, 5), rng.normal(size=(60, 5))
+    fitted, scales = score_line.line(eps, white), score_line.line_of_scales(eps, white)
+    assert float(fitted.signal) < 3 * float(fitted.noise) and float(scales.signal) < 3 * float(scales.noise)
+    step = score_line.newton(fitted, np.asarray(1.0), np.asarray(16.0))
+    assert float(np.abs(step.shift).max()) < 0.5
+
+
+def test_pairs_that_are_not_finite_are_left_out():
+    rng = np.random.default_rng(3)
+    eps = mirrored(rng, 10, 3)
+    white = 0.5 + 0.2 * eps
+    white[4] = np.nan
+    white[17, 1] = np.inf
+    np.testing.assert_allclose(score_line.line(eps, white).intercept, 0.5, rtol=1e-6)
+    np.testing.assert_allclose(score_line.line_of_scales(eps, white).slope, 0.2, rtol=1e-6)
+
+
+def test_the_expected_gain_of_a_newton_step_is_the_gain_on_a_gaussian():
+    """Full length, on a quadratic target: expected equals the true change of the ELBO."""
+    precision, mean, zero = np.array([4.0, 0.5]), np.array([0.3, -1.0]), np.asarray(0.0)
+    fitted = score_line.Line(precision * mean, 1.0 - precision, zero, zero)
+    step = score_line.newton(fitted, np.asarray(1.0), np.asarray(1e4))
+    kl = 0.5 * np.sum(precision - 1 - np.log(precision) + precision * mean**2)
+    np.testing.assert_allclose(step.expected, kl, rtol=1e-10)
+    np.testing.assert_allclose(step.shift, mean, rtol=1e-10)
+
+
+def test_scores_that_overflow_break_nothing():
+    eps = mirrored(np.random.default_rng(0), 8, 3)
+    with np.errstate(all="ignore"):
+        fitted = score_line.line(eps, 1e200 * eps**3)
+        score_line.newton(fitted, np.asarray(1.0), np.asarray(16.0))
+
+
+def test_lanes_are_fitted_as_if_alone_and_numpy_and_jax_propose_alike(x64):
+    """Every family, scales and full line, three lanes at once and one by one, in both array libraries."""
+    rng = np.random.default_rng(4)
+    for family in (MeanField(), FullRank(), LowRank(2)):
+        size = 4 + 2 * isinstance(family, LowRank)
+        params = family.init(rng.normal(size=(3, 4)), np.exp(rng.normal(size=(3, 4))), rng)
+        eps = np.stack([mirrored(rng, 12, size) for _ in range(3)])
+        white = rng.normal(size=(3, 24, 4)) + 0.3 * eps[..., :4] + 1.0
+        length, trust = np.array([1.0, 0.5, 1.5]), np.array([16.0, 4.0, 1e4])
+        for full in (False, True):
+            together = family.propose(params, eps, white, full, length, trust)
+            under_jax = family.propose(*jax.tree.map(jnp.asarray, (params, eps, white)), full, *map(jnp.asarray, (length, trust)))
+            for lane in range(3):
+                one = jax.tree.map(lambda x, lane=lane: x[lane : lane + 1], (params, eps, white))
+                alone = family.propose(*one, full, length[lane : lane + 1], trust[lane : lane + 1])
+                for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
+                    np.testing.assert_allclose(a[0], b[lane], rtol=1e-9, atol=1e-12)
+            for a, b in zip(jax.tree.leaves(under_jax), jax.tree.leaves(together), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
