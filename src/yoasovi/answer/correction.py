@@ -19,6 +19,7 @@ from yoasovi.verdict.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO, _DIRECTIONS = 30, 3
 _CENTRES, _ROUNDS = 500, 6
+_LEAST = 5  # rounds, unless weights are even at once
 _ROWS = 512  # of a table of kernels, so that it stays in the processor's cache
 # Weights this even say that q has found all of the posterior; others may look even before a corner of it was seen.
 _EASY = 0.5
@@ -64,7 +65,7 @@ def pool(log_ratio: Callable[[np.ndarray], np.ndarray], dim: int, size: int, rng
         gathered = Pool(eps, importance_weights(ratios - logsumexp(densities, axis=0)))
         if len(laws) == 1:
             easy = gathered.effective_size > _EASY * each
-        if gathered.effective_size >= size and (easy or len(laws) >= 5):
+        if gathered.effective_size >= size and (easy or len(laws) >= _LEAST):
             break
     return gathered
 

@@ -144,8 +144,8 @@ class Window:
         doubt = abs(gain.mean) + self.sure * gain.se
         settled = travelled & (doubt < 2.0 * self.tolerance * flat / self.flat)
         # Where natural scores have next to no noise the posterior is Gaussian as far as q can tell, and a few times
-        # 1 / length steps reach all of it: one flat window is proof.
-        quiet = noise.mean + self.sure * noise.se < 0.0125 * control.length * setting.dim
+        # 1 / length steps reach all of it: one flat window is proof. (An end that beats the average is still on its way.)
+        quiet = abs(noise.mean) + self.sure * noise.se < 0.0125 * control.length * setting.dim
         settled = settled | (quiet & seen.small & ~seen.worse & (control.length * control.size >= 3.0))
         lined, lines_settled = self._after_line(control, setting, forecast, seen)
         resume = xp.where(seen.better & (noise.mean < 0), END, CANDIDATE)
