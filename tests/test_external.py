@@ -2,14 +2,20 @@
 
 import traceback
 
-import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from typer.testing import CliRunner
 
 import yoasovi as yo
+from yoasovi.acceptance import Step
 from yoasovi.cli.commands import app
-from yoasovi.kernels.programs import raise_faults
+from yoasovi.draws import MonteCarlo
+from yoasovi.gradients import Overdispersed
+from yoasovi.methods import METHODS, Method, method
+from yoasovi.optimizers import Optax
+from yoasovi.stopping import Patience
+from yoasovi.tempering import Constant
 
 
 class OutOfReach(Exception):
@@ -29,16 +35,18 @@ def far_rows(x):
 
 
 def test_vectorized_function_gets_rows_of_draws_and_gives_the_same_fit():
-    shapes = set()
+    shapes = []
 
     def rows(x):
-        shapes.add(x.shape)
+        shapes.append(x.shape)
         return -0.5 * np.sum((x - 1.0) ** 2, 1)
 
     many = yo.fit(yo.Model.external(rows, 3, vectorized=True))
     one = yo.fit(yo.Model.external(lambda x: -0.5 * np.sum((x - 1.0) ** 2), 3))
     assert {s[1] for s in shapes} == {3}
-    assert max(s[0] for s in shapes) == 100  # the draws behind the ELBO go in blocks
+    assert sum(s[0] for s in shapes) == many.num_values + len(many.log_ratio)
+    # A window is one call, and so are the draws behind the ELBO.
+    assert len(shapes) <= len(many.trace["step"]) + 5 and max(s[0] for s in shapes) >= 64
     np.testing.assert_allclose(many.params.mean, one.params.mean, rtol=1e-12)
 
 
@@ -63,10 +71,113 @@ def test_error_in_the_function_comes_out_as_it_is_with_the_draw_that_caused_it(f
     ],
 )
 def test_function_that_returns_anything_but_a_number_is_refused(fn, vectorized, message):
-    density = yo.Model.external(fn, 2, vectorized=vectorized).log_likelihood
-    assert np.isnan(density({"x": jnp.zeros(2)}, None)).all()
+    host = yo.Model.external(fn, 2, vectorized=vectorized).log_likelihood
     with pytest.raises(ValueError, match="`fn` of `Model.external` must be a function " + message):
-        raise_faults()
+        host.values(np.zeros((1, 2)))
+
+
+# ---- with a gradient of its own --------------------------------------------------------------------------
+
+CENTRE, FACTOR = np.array([1.0, -2.0, 300.0]), np.array([[1.0, 0, 0], [0.8, 0.5, 0], [-20.0, 5.0, 40.0]])
+INVERSE = np.linalg.inv(FACTOR @ FACTOR.T)
+
+
+def correlated(x):
+    pull = INVERSE @ (x - CENTRE)
+    return -0.5 * (x - CENTRE) @ pull, -pull
+
+
+def in_jax(params):
+    away = params["x"] - CENTRE
+    return -0.5 * away @ INVERSE @ away
+
+
+def test_a_function_with_its_gradient_reaches_the_answer_of_the_same_density_in_jax():
+    supports, shapes = {"x": dist.constraints.real}, {"x": (3,)}
+    jax_fit = yo.fit(yo.Model.from_log_density(in_jax, supports, shapes), seed=1)
+    fit = yo.fit(yo.Model.external(correlated, 3, gradient=True), seed=1)
+    assert fit.family.name == jax_fit.family.name == "full_rank" and fit.converged and fit.num_gradients > 0
+    np.testing.assert_allclose(fit.params.mean, CENTRE, rtol=1e-6)
+    for a, b in zip(fit.params, jax_fit.params, strict=True):  # the same seed draws the same numbers
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+    assert (fit.num_steps, fit.num_gradients) == (jax_fit.num_steps, jax_fit.num_gradients)
+
+
+def test_rows_of_a_function_with_its_gradient_give_the_same_fit():
+    def rows(x):
+        found = [correlated(row) for row in x]
+        return np.array([v for v, _ in found]), np.array([g for _, g in found])
+
+    one, many = (yo.fit(yo.Model.external(fn, 3, gradient=True, vectorized=fn is rows), seed=1) for fn in (correlated, rows))
+    for a, b in zip(one.params, many.params, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda x: -0.5 * np.sum(x**2), r"returning \(value, gradient\)"),
+        (lambda x: (-0.5 * np.sum(x**2), -x[:1]), r"returning gradient shape \(2,\); got shape \(1,\)"),
+        (lambda x: (-0.5 * np.sum(x**2), "steep"), "returning gradient numbers"),
+    ],
+)
+def test_a_gradient_that_is_none_is_refused(fn, message):
+    with pytest.raises(ValueError, match="`fn` of `Model.external` must be a function " + message):
+        yo.fit(yo.Model.external(fn, 2, gradient=True))
+
+
+# ---- methods ---------------------------------------------------------------------------------------------
+
+
+def hill(x):
+    return -0.5 * np.sum((x - 2.0) ** 2)
+
+
+def test_methods_that_differentiate_through_the_draw_are_refused_in_a_sentence():
+    given = yo.Model.external(lambda x: (hill(x), 2.0 - x), 2, gradient=True)
+    for name in ("advi", "yoasovi-step"):
+        with pytest.raises(
+            ValueError, match=f"`method` {name} needs a model that can be differentiated; use one of yoasovi"
+        ):
+            yo.fit(yo.Model.external(hill, 2), name)
+        with pytest.raises(
+            ValueError, match=rf"`method` {name} needs log p in JAX \(the gradient of an external .* yoasovi"
+        ):
+            yo.fit(given, name)
+    with pytest.raises(ValueError, match=r"`family` of `fit` must be a Gaussian for `Model\.external`"):
+        yo.fit(given, family=yo.Factorised())
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n == "yoasovi" or not method(n).gradient.reparameterised])
+def test_every_other_method_calls_the_function_once_per_value(name):
+    calls = []
+
+    def log_p(x):
+        calls.append(x.copy())
+        return hill(x)
+
+    fit = yo.fit(yo.Model.external(log_p, 2), name, max_steps=40)
+    assert len(calls) == fit.num_values + len(fit.log_ratio)  # the ELBO of the answer is on fresh draws
+    assert np.isfinite(fit.elbo.value) and fit.num_gradients == 0
+
+
+CHAINS = {
+    "naive": method("yoasovi-naive", patience=20, optimizer="adam", learning_rate=0.05),
+    "looks again": Method("mine", MonteCarlo(3), Overdispersed(1.3), Step(Constant(2.0)), Optax("adam"), Patience(9), 100),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains_of_a_function_are_those_of_the_same_density_in_jax(name):
+    supports, shapes = {"x": dist.constraints.real}, {"x": (2,)}
+    jax_model = yo.Model.from_log_density(lambda p: -0.5 * ((p["x"] - 2.0) ** 2).sum(), supports, shapes)
+    options = {"seed": 4, "restarts": 3, "max_steps": 100}
+    host, jax_fit = (yo.fit(m, CHAINS[name], **options) for m in (yo.Model.external(hill, 2), jax_model))
+    assert host.num_values < (4 if name == "looks again" else 1) * 300  # some restart ended long before another
+    assert host.stop_reason == jax_fit.stop_reason
+    assert (host.num_steps, host.num_values) == (jax_fit.num_steps, jax_fit.num_values)
+    for a, b in zip(host.params, jax_fit.params, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
 def test_command_line_shows_the_error_and_its_draw_in_one_line(tmp_path):

@@ -31,8 +31,12 @@ def problem_of(conjugate, family):
 
 def estimate(estimator, problem, params, noise):
     """Give the direction of one iteration; noise is (S, k)."""
-    seen = estimator.evaluate(problem, params, noise)
-    return estimator.direction(problem, params, estimator.init(problem, params), noise, seen)[0]
+
+    def direction(params, noise):
+        seen = estimator.evaluate(problem, params, noise)
+        return estimator.direction(problem, params, estimator.init(problem, params), noise, seen)[0]
+
+    return jax.jit(direction)(params, noise)
 
 
 def as_float64(tree):
@@ -238,12 +242,12 @@ def test_rao_blackwell_has_less_noise_than_the_plain_score_and_baselines_less_st
             seen = estimator.evaluate(problem, params, u)
             return estimator.direction(problem, params, memory, u, seen)[0]["z"]["logits"]
 
-        return float(jnp.var(jax.vmap(one)(uniform), 0).sum())
+        return float(jnp.var(jax.jit(jax.vmap(one))(uniform), 0).sum())
 
     warmed = RaoBlackwell(0.9)
     memory = warmed.init(problem, params)
-    for u in uniform[:50]:
-        memory = warmed.direction(problem, params, memory, u, warmed.evaluate(problem, params, u))[1]
+    learn = lambda memory, u: (warmed.direction(problem, params, memory, u, warmed.evaluate(problem, params, u))[1], None)
+    memory = jax.jit(lambda rows: jax.lax.scan(learn, memory, rows)[0])(uniform[:50])
     plain, blackwell, baseline = noise(Score(), ()), noise(RaoBlackwell(), ()), noise(warmed, memory)
     assert blackwell < 0.7 * plain
     assert baseline < 0.7 * blackwell

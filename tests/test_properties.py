@@ -128,13 +128,13 @@ def test_no_data_makes_a_fit_crash_or_gives_parameters_that_are_not_finite(power
     assert fit.stop_reason.sentence and (fit.converged <= np.isfinite(fit.elbo.value))
 
 
-@pytest.mark.slow
 @some(10)
 @given(seed=st.integers(0, 2**31), powers=st.lists(st.floats(-2, 2), min_size=D, max_size=D))
 def test_in_float32_any_seed_and_unit_gives_the_evidence_too(seed, powers):
     with mock.patch.object(compiling, "_WIDE_ON", ()):  # as on accelerators
         fit = yo.fit(model(unit=10.0 ** np.array(powers)), seed=seed)
-    assert fit.params.mean.dtype == np.float32 and finite(fit.params)
+        (seen,) = fit.kernels.point(fit.params.mean[None])[0]
+    assert seen == np.float32(seen) and finite(fit.params)  # that is how log p was counted
     assert fit.converged and fit.elbo.value == pytest.approx(evidence(X, Y), abs=0.1)
 
 
@@ -172,7 +172,7 @@ anything = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5),
     st.lists(st.integers(), max_size=2),
 )  # fmt: skip
-ARGUMENTS = ("seed", "max_steps", "restarts", "chunk", "nonfinite", "max_nonfinite", "family", "resume", "patience")
+ARGUMENTS = ("seed", "max_steps", "restarts", "nonfinite", "max_nonfinite", "family", "resume", "patience")
 
 
 @some(60)

@@ -17,7 +17,7 @@ Z = 5.0
 P_VALUE = 1e-6
 
 # On the grid of the float32 points, so that u and 1 - u are the same numbers in both precisions; the first
-# and the last are the outermost that `uniform` can return.
+# and the last are the outermost that noise can have.
 GRID = np.array([0, 1e-6, 1e-4, 3e-3, 0.07, 0.31, 0.5, 0.69, 0.93, 0.998, 1 - 1e-4, 1 - 1e-6, 1 - 2**-23])
 GRID = (np.floor(GRID * 2**23) + 0.5) / 2**23
 

@@ -11,6 +11,9 @@ from enum import IntEnum
 import numpy as np
 
 
+EDGE = 2.0**-24  # in single precision 1 - EDGE is the largest number below 1
+
+
 class Purpose(IntEnum):
     """What random numbers are for. Values are part of what a seed means: add at the end, never renumber."""
 
@@ -66,5 +69,5 @@ def mirrored(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
 
 
 def open_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Give uniform noise that never touches 0 or 1, in single precision neither."""
-    return np.clip(rng.random(shape) + 2.0**-54, 2.0**-25, 1.0 - 2.0**-24)
+    """Give uniform noise that never touches 0 or 1, nor does 1 minus it, in single precision neither."""
+    return np.clip(rng.random(shape), EDGE, 1.0 - EDGE)

@@ -374,9 +374,9 @@ class ValueTurns(WindowTurns):
         else:
             refused = refused._replace(run=0)
         memory = state.memory._replace(line=line, tables=tables)
-        return jax.tree.map(
-            np.asarray, Journey(state.params, state.params, memory, forecast, refused, bad.sum(), len(values), 0)
-        )
+        spent, none = np.asarray(len(values)), np.asarray(0)
+        journey = Journey(state.params, state.params, memory, forecast, refused, bad.sum(), spent, none)
+        return jax.tree.map(np.asarray, journey)
 
     def judged(self, state, plan, journey, sound, place):
         ruling = self.rule.rule(self.layout, state.control, journey.forecast, sound, state.yardstick)
@@ -416,11 +416,7 @@ class ScoreTurns(WindowTurns):
         )  # fmt: skip
 
     def travel(self, state, plan, place):
-        lanes, (memory, baseline) = len(plan.size), state.memory
-        link = self.links.blank(lanes)._replace(
-            params=state.params, memory=memory, baseline=baseline, average=state.params, step=state.step,
-            refused=state.refused, yardstick=state.yardstick,
-        )  # fmt: skip
+        lanes, link = len(plan.size), self.links.window(state)
         before = state.refused.counts.sum(1)
         until = state.step + plan.size
         for start in range(0, int(plan.size.max()), self.links.turns(lanes)):
@@ -497,11 +493,13 @@ class Links:
         """Give the state before the first turn."""
         return jax.tree.map(np.array, self.kernels.bind(chain._begin, self.parts)(params))
 
-    def blank(self, lanes: int) -> chain.Link:
-        """Give a state whose fields are still to be filled."""
-        none = np.zeros(lanes, int)
-        rule, stop = self.parts.acceptance.init(), self.parts.stopping.init()
-        return chain.Link(None, None, None, np.full(lanes, np.nan), rule, stop, None, none, none, None, none)
+    def window(self, state: State) -> chain.Link:
+        """Give the state before the first turn of a window."""
+        none, (memory, baseline) = np.zeros_like(state.step), state.memory
+        return chain.Link(
+            state.params, memory, baseline, state.yardstick, self.parts.acceptance.init(), self.parts.stopping.init(),
+            state.params, state.step, none, state.refused, none,
+        )  # fmt: skip
 
     def turns(self, lanes: int) -> int:
         """How many turns one call takes: whole blocks, as many as their noise and the work in them allow."""
@@ -572,13 +570,12 @@ class Links:
         return tuple(jax.tree.map(lambda *x: np.stack(x), *part) for part in (links, seen))
 
     def _turn_on_host(self, link: chain.Link, row: chain.Noise, limits: chain.Limits) -> tuple[Any, Any]:
-        bind, look = (lambda fn: self.kernels.bind(fn, self.parts)), self.host.values
+        bind, look = (lambda fn: self.kernels.bind(fn, self.parts)), self.kernels.host.values
         theta = np.asarray(bind(chain._ask)(link.params, row))
-        values, again = look(theta), ()
+        seen = [theta, look(theta)]
         if self.parts.acceptance.looks_again:
-            there = bind(chain._ask_again)(link, row, limits, theta, values)
-            again = (look(np.asarray(there))[0],)
-        return jax.tree.map(np.asarray, bind(chain._tell)(link, row, limits, theta, values, *again))
+            seen += [look(np.asarray(bind(chain._ask_again)(link, row, limits, *seen)))[0]]
+        return jax.tree.map(np.asarray, bind(chain._tell)(link, row, limits, *seen))
 
 
 def in_lanes(tree: Any, lanes: int) -> Any:

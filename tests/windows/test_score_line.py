@@ -43,6 +43,16 @@ def test_pairs_that_are_not_finite_are_left_out():
     np.testing.assert_allclose(score_line.line_of_scales(eps, white).slope, 0.2, rtol=1e-6)
 
 
+def test_a_last_row_without_its_mirror_image_is_left_out():
+    """A window cut short by `max_steps` may end between the two; one of a single row proposes nothing."""
+    eps = mirrored(np.random.default_rng(3), 6, 3)
+    white = 0.5 + 0.2 * eps + 0.1 * eps**2
+    for fit in (score_line.line, score_line.line_of_scales):
+        for odd, even in zip(fit(eps[:11], white[:11]), fit(eps[:10], white[:10]), strict=True):
+            np.testing.assert_array_equal(odd, even)
+        assert not fit(eps[:1], white[:1]).intercept.any() and not fit(eps[:1], white[:1]).slope.any()
+
+
 def test_the_expected_gain_of_a_newton_step_is_the_gain_on_a_gaussian():
     """Full length, on a quadratic target: expected equals the true change of the ELBO."""
     precision, mean, zero = np.array([4.0, 0.5]), np.array([0.3, -1.0]), np.asarray(0.0)
@@ -71,7 +81,9 @@ def test_lanes_are_fitted_as_if_alone_and_numpy_and_jax_propose_alike(x64):
         length, trust = np.array([1.0, 0.5, 1.5]), np.array([16.0, 4.0, 1e4])
         for full in (False, True):
             together = family.propose(params, eps, white, full, length, trust)
-            under_jax = family.propose(*jax.tree.map(jnp.asarray, (params, eps, white)), full, *map(jnp.asarray, (length, trust)))
+            under_jax = family.propose(
+                *jax.tree.map(jnp.asarray, (params, eps, white)), full, *map(jnp.asarray, (length, trust))
+            )
             for lane in range(3):
                 one = jax.tree.map(lambda x, lane=lane: x[lane : lane + 1], (params, eps, white))
                 alone = family.propose(*one, full, length[lane : lane + 1], trust[lane : lane + 1])

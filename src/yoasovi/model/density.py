@@ -13,7 +13,7 @@ from numpyro.distributions import Distribution, biject_to
 
 from yoasovi.model.minibatch import Batch, estimated
 
-Params = dict[str, jax.Array]
+Params = dict[str, Any]  # arrays by site, of JAX or of NumPy
 
 
 class Site(NamedTuple):

@@ -8,7 +8,8 @@ the posterior. A window of mirrored draws (eps, -eps) at a fixed q gives
 and a = 0, B = 0 are exactly the conditions for the best Gaussian under the ELBO. The target's precision in q's units is
 I - B, its mean (I - B)^-1 a: for a Gaussian posterior the line is exact, whatever q, after d + 1 pairs. For others each
 block of (a, diag B, rest of B) is shrunk by the positive-part James-Stein factor of its own sampling noise, so that a
-window which learned nothing proposes nothing. Arrays are (..., n, d), n even; rows that are not finite are left out.
+window which learned nothing proposes nothing. Arrays are (..., n, d); rows that are not finite are left out, and
+so is a last one whose mirror image was cut off.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def shrinkage(squared_norm: Any, noise: Any) -> Any:
 
 def mirrored_parts(eps: Any, white: Any) -> tuple[Any, Any, Any, Any]:
     """Even and odd parts of w over mirrored pairs (rows 2k and 2k + 1), and which pairs may be used."""
-    xp = space(white)
+    xp, whole = space(white), white.shape[-2] // 2 * 2
+    eps, white = eps[..., :whole, :], white[..., :whole, :]
     first, second = white[..., 0::2, :], white[..., 1::2, :]
     usable = xp.isfinite(first).all(-1) & xp.isfinite(second).all(-1)
     clean = lambda x: xp.where(usable[..., None], x, 0.0)
