@@ -19,7 +19,7 @@ from yoasovi.verdict.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO, _DIRECTIONS = 30, 3
 _CENTRES, _ROUNDS = 500, 6
-_EACH = 3.0  # draws of a round, relative to what is wanted
+_EACH = 5.0  # draws of a round, relative to what is wanted
 _LEAST = 5  # rounds, unless weights are even at once
 _ROWS = 512  # of a table of kernels, so that it stays in the processor's cache
 # Weights this even say that q has found all of the posterior; others may look even before a corner of it was seen.
