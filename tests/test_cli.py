@@ -3,15 +3,18 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from yoasovi import Model
-from yoasovi.cli import app, models
+from yoasovi.answer.result import Fit
+from yoasovi.cli import app, commands, models
 from yoasovi.cli.models import BUILT_INS, find_model
 from yoasovi.cli.settings import parse_setting
 from yoasovi.cli.tables import number
@@ -100,6 +103,12 @@ def shell(*args):
     return subprocess.run([sys.executable, "-m", "yoasovi.cli", *args], capture_output=True, text=True, timeout=300)
 
 
+def begun(*args):
+    """Begin a command that Ctrl-C reaches, even where these tests are a shell's background job, which it does not reach."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from yoasovi.cli import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def refused(*args):
     """Run what must fail; give its one line."""
     result = run(*args, code=2)
@@ -147,7 +156,11 @@ def test_fit_in_a_pipe_prints_one_json_object_and_is_silent_on_stderr():
     assert set(answer["elbo"]) == {"value", "se"} and answer["elbo"]["se"] > 0
     assert answer["converged"] is False and answer["stop_reason"] == "max_steps"
     assert answer["counts"]["steps"] == answer["counts"]["gradients"] == 300
-    assert answer["seconds"]["compile"] > 0 and answer["seconds"]["run"] > 0
+    seconds = answer["seconds"]
+    assert seconds["compile"] > 0 and seconds["run"] > 0
+    fitting = sum(seconds["stages"][name] for name in ("model", "start", "windows", "elbo"))
+    assert fitting == pytest.approx(seconds["compile"] + seconds["run"], rel=0.05)
+    assert set(seconds["stages"]) == {"model", "start", "windows", "elbo", "sample", "dic"}
     assert (answer["model"], answer["method"], answer["seed"]) == ("logistic", "advi", 3)
 
 
@@ -156,6 +169,74 @@ def test_fit_prints_a_table_and_on_request_the_parameters():
     for word in ("factorised", "steps", "values", "gradients", "compile", "reported", "ELBO on fresh", "±", "DIC"):
         assert word in text
     assert "max_steps: Ran out of steps" in text and "mu[1,1]" in text
+
+
+def test_the_table_is_printed_before_the_verdict_is_looked_for(monkeypatch, tmp_path):
+    look, order = Fit.diagnose, []
+    monkeypatch.setattr(commands, "print_rows", lambda *args: order.append("table"))
+    monkeypatch.setattr(Fit, "diagnose", lambda self: order.append("verdict") or look(self))
+    text = run("fit", "linear", "--report", tmp_path / "r.html").stdout
+    assert order[:2] == ["table", "verdict"] and text.index("converged") < text.index("GOOD") < text.index("Report: ")
+    order.clear()
+    run("compare", "linear", "--methods", "yoasovi", "--report", tmp_path / "r.html")
+    assert order[:2] == ["table", "verdict"]
+
+
+SLOW = """
+import jax.numpy as jnp
+import yoasovi as yo
+from numpyro.distributions import constraints
+
+def density(p):
+    x = p["x"]
+    for i in range(1500):
+        x = jnp.sin(x * (1 + 1e-3 * i)) + x[::-1] * 1e-3
+    print("traced", flush=True)
+    return -jnp.sum(x**2)
+
+model = yo.Model.from_log_density(density, {"x": constraints.real}, {"x": (3,)})
+"""
+
+
+def test_ctrl_c_while_compiling_ends_within_two_seconds_with_a_line_and_exit_code_130(tmp_path):
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW)
+    fit = begun("fit", f"{path}:model")
+    for _ in range(2):  # its shapes are asked for first; then it is traced to be compiled, and that takes long
+        assert fit.stderr.readline() == "traced\n"
+    time.sleep(0.5)
+    begin = time.monotonic()
+    fit.send_signal(signal.SIGINT)
+    out, err = fit.communicate(timeout=60)
+    assert time.monotonic() - begin < 2 and fit.returncode == 130
+    assert out == "" and err.removeprefix("traced\n") == "yoasovi: stopped while compiling; there is no result yet.\n"
+
+
+ENDLESS = """
+import time
+import yoasovi as yo
+
+def log_p(x):
+    print("looked", flush=True)
+    time.sleep(0.002)
+    return -0.5 * float(x @ x)
+
+model = yo.Model.external(log_p, 3)
+"""
+
+
+def test_ctrl_c_in_a_window_ends_after_it_with_the_best_so_far_and_exit_code_130(tmp_path):
+    path = tmp_path / "endless.py"
+    path.write_text(ENDLESS)
+    fit = begun("fit", f"{path}:model", "--method", "mcvi", "--set", "tolerance=1e-30", "--max-steps", "1000000", "--json")
+    for _ in range(60):
+        assert fit.stderr.readline() == "looked\n"
+    fit.send_signal(signal.SIGINT)
+    out, err = fit.communicate(timeout=60)
+    assert fit.returncode == 130 and "yoasovi: ending after this window; Ctrl-C again stops at once.\n" in err
+    assert "Traceback" not in err
+    answer = json.loads(out)
+    assert answer["stop_reason"] == "interrupted" and answer["counts"]["steps"] > 0 and answer["elbo"]["value"] > -10
 
 
 def test_fit_takes_a_family_settings_and_restarts():

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # run by `make test-slow`
-
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 

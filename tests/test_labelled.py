@@ -89,7 +89,6 @@ def test_netcdf_gives_back_what_was_written(fit, tmp_path):
         assert back.attrs["stop_reason"] == "converged"
 
 
-@pytest.mark.slow
 def test_models_without_labels_say_what_can_be_guessed():
     data = {"x": np.arange(4.0), "y": np.ones(4)}
     likelihood = lambda p, d: dist.Normal(p["m"] * d["x"], 1.0).log_prob(d["y"])

@@ -77,6 +77,14 @@ def supports():
     return model
 
 
+def cut():
+    with pm.Model() as model:
+        law = pm.Normal.dist(pm.Normal("mu", 0, 2), pm.HalfNormal("sd", 2))
+        pm.Censored("censored", law, lower=-1, upper=1, observed=np.clip(X[:, 0], -1, 1))
+        pm.Truncated("truncated", law, lower=-4, upper=4, observed=X[:, 1])
+    return model
+
+
 def moving():
     with pm.Model() as model:
         pm.Uniform("u", 0, pm.Uniform("x", 1, 5))
@@ -89,7 +97,7 @@ def missing():
     return model
 
 
-@pytest.mark.parametrize("make", [schools, logistic, radon, mixture, supports, missing])
+@pytest.mark.parametrize("make", [schools, logistic, radon, mixture, supports, missing, cut])
 def test_log_density_is_pymcs_own(make):
     theirs = make()
     ours, log_p = yo.from_pymc(theirs), theirs.compile_logp(mode="FAST_COMPILE")
@@ -353,6 +361,13 @@ def test_bad_models_are_refused_by_name(make, message):
     with pm.Model() as model:
         make()
     with pytest.raises(ValueError, match=message):
+        yo.from_pymc(model)
+
+
+def test_operations_that_jax_does_not_have_are_named():
+    with pm.Model() as model:
+        pm.Potential("p", pt.as_tensor(np.eye(2)).sum() * pt.gammal(pm.HalfNormal("x") + 1.0, 2.0))
+    with pytest.raises(ValueError, match=r"^The PyMC model cannot be compiled to JAX: .*gammal"):
         yo.from_pymc(model)
 
 

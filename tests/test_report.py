@@ -3,6 +3,9 @@
 import io
 import json
 import re
+import sys
+import time
+import types
 from dataclasses import replace
 
 import jax
@@ -18,13 +21,11 @@ import chromium
 import yoasovi as yo
 from yoasovi.cli import app, commands
 from yoasovi.cli.runs import Row
-from yoasovi.drive import TurnInfo
 from yoasovi.methods import method
 from yoasovi.report import content, html
 from yoasovi.run.progress import Progress
 from yoasovi.stopping import StopReason
-
-pytestmark = pytest.mark.slow  # run by `make test-slow`
+from yoasovi.turns import TurnRow
 
 EVIL = "<script>alert(1)</script>"
 X = np.random.default_rng(0).normal(size=(60, 2))
@@ -204,6 +205,7 @@ def test_text_has_enough_contrast(browser, page):
         assert browser.run(script) >= 4.5  # WCAG AA
 
 
+@pytest.mark.slow
 def test_a_long_fit_with_many_parameters_stays_small_and_opens_fast(browser, tmp_path):
     model = yo.Model.from_log_density(lambda p: -0.5 * jnp.sum((p["x"] - 1.0) ** 2), {"x": constraints.real}, {"x": (1000,)})
     fit = yo.fit(model, "advi", family="mean_field", max_steps=100_000, progress=False, learning_rate=0.003)
@@ -312,7 +314,7 @@ class Counts:
 
 
 def test_progress_tells_what_is_known_and_is_silent_without_a_terminal(capsys):
-    row = lambda **x: TurnInfo(*(np.array([x.get(k, [0.0, 0.0, 0.0])]) for k in TurnInfo._fields))
+    row = lambda **x: TurnRow(*(np.array([x.get(k, [0.0, 0.0, 0.0])]) for k in TurnRow._fields))
     fates = dict(accepted=[True, False, False], rolled_back=[False, True, False])
     info = row(window=[16, 16, 0], elbo=[-5.0, -4.25, 0.0], step_size=[0.5, 0.1, 0.0], **fates)
     shown = Progress(True, method("advi"), 1000)
@@ -325,7 +327,84 @@ def test_progress_tells_what_is_known_and_is_silent_without_a_terminal(capsys):
     quiet = Progress(None, method("advi"), 1000)
     with quiet as show:
         show(Counts, info)
-    assert quiet.bar is None and capsys.readouterr() == ("", "")
+    assert quiet.line is None and capsys.readouterr() == ("", "")
+
+
+def test_seconds_account_for_all_that_was_waited_for_each_stage_once(fit, tmp_path):
+    ask, model = yo.fit, replace(fit.model, name="again", data={"X": X[:30], "y": Y[:30]})
+    begin = time.perf_counter()
+    found = ask(model, progress=False)
+    assert sum(found.seconds.stages.values()) == pytest.approx(found.seconds.total, rel=0.05)
+    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo"}
+    found.dic()  # samples
+    found.sample(500)
+    path = found.report(tmp_path / "timed.html")  # diagnoses
+    wall = time.perf_counter() - begin
+    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo", "sample", "dic", "verdict", "report"}
+    assert sum(found.seconds.stages.values()) == pytest.approx(wall, rel=0.05)
+    assert min(found.seconds.stages.values()) > 0
+    assert re.search(r"[\d.]+ in all: model [\d.]+, start [\d.]+, windows [\d.]+, .*went into compiling", path.read_text())
+    found.save(tmp_path / "kept")
+    assert yo.load(tmp_path / "kept").seconds == found.seconds
+
+
+class Handle:
+    def __init__(self):
+        self.shown = []
+
+    def update(self, data, raw):
+        assert raw
+        self.shown.append(data["text/plain"])
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """What a notebook's kernel looks like from inside."""
+    handle = Handle()
+
+    def display(data, raw, display_id):
+        handle.update(data, raw)
+        return handle
+
+    shell = types.SimpleNamespace(kernel=object())
+    fake = types.ModuleType("IPython")
+    fake.get_ipython, fake.display = lambda: shell, types.ModuleType("IPython.display")
+    fake.display.display = display
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    monkeypatch.setitem(sys.modules, "IPython.display", fake.display)
+    return handle.shown
+
+
+def fresh_model(scale):
+    """One whose programs nobody has compiled yet."""
+    return yo.Model.from_log_density(lambda p: -0.5 * jnp.sum(p["x"] ** 2) / scale, {"x": constraints.real}, {"x": (2,)})
+
+
+def test_progress_in_a_notebook_begins_before_compiling_says_what_is_compiled_and_is_gone_at_the_end(notebook):
+    yo.fit(fresh_model(2.0))
+    assert notebook[0] == "yoasovi" and notebook[1] == "yoasovi  starting" and notebook[-1] == ""
+    compiling = [line for line in notebook if "compiling" in line]
+    assert compiling[0] == "yoasovi  compiling log p and its gradient" and "yoasovi  compiling log p" in compiling
+    assert any("ELBO" in line for line in notebook)
+    del notebook[:]
+    yo.fit(fresh_model(3.0), progress=False)
+    assert notebook == []
+
+
+def test_progress_in_a_terminal_begins_before_compiling_and_says_what_is_compiled(monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    shown = Progress(None, method("yoasovi"), 1000)
+    with shown:
+        begun = "starting" in screen.getvalue()
+        for program in ("gradients", "walk", "some_new_one"):
+            shown.compiling(program)
+    text = screen.getvalue()
+    words = ("starting", "compiling log p and its gradient", "compiling windows of steps", "compiling some new one")
+    assert begun and [w for w in words if w in text] == list(words)
+    assert text.endswith(("\x1b[2K", "\x1b[?25h"))  # the line is gone, the cursor is back
 
 
 def test_the_command_line_writes_reports(fit, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Saved fits: what comes back, what needs the model, and files that are wrong or hostile."""
 
+import copy
 import io
 import json
 import os
@@ -50,6 +51,15 @@ def test_a_fit_comes_back_whole_without_its_model(fitted, saved):
     assert back.sample(50, seed=3)["w"].shape == (50, 2) and back.sample(9000)["w"].shape == (9000, 2)
     assert back.khat() == fitted.khat()
     assert {p.name for p in saved.iterdir()} == {"fit.json", json.loads((saved / "fit.json").read_text())["arrays"]}
+
+
+def test_a_fit_can_be_pickled_and_copied_though_its_programs_cannot(fitted):
+    draws = fitted.sample(20, seed=1)  # now it holds compiled programs
+    model = yo.models.LinearRegression(np.arange(6.0)[:, None], np.array([0.0, 2.0, 1.0, 3.0, 5.0, 4.0]))
+    fit = yo.fit(model, "advi", max_steps=50)
+    back = pickle.loads(pickle.dumps(fit))
+    assert same(back.sample(5), fit.sample(5)) and back.seconds.stages.keys() == fit.seconds.stages.keys()
+    assert same(copy.deepcopy(fitted).sample(20, seed=1), draws)
 
 
 def test_what_needs_the_model_says_so_and_works_with_it(fitted, saved, conjugate):

@@ -1,13 +1,11 @@
 """The scikit-learn door: its conventions, by its own checks; pipelines and searches; answers in the data's own units.
 
 A fit compiles for each number of columns. The checks on three columns run by default; all of them, with
-`pytest -m slow`.
+`pytest -m exhaustive`.
 """
 
 import numpy as np
 import pytest
-
-pytestmark = pytest.mark.slow  # run by `make test-slow`
 
 pytest.importorskip("sklearn")
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import sys
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,8 @@ def cache(folder: str | Path | None = None) -> Path | None:
     place = Path(folder or usual_folder()).expanduser() / _machine()
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write_whole(place / "writable", b"")
+        _write_whole(probe := place / "writable", b"")
+        probe.unlink(missing_ok=True)
     except OSError as error:
         warnings.warn(f"compiled programs are not kept: {place.parent} {_refuses(error)}.", RuntimeWarning, stacklevel=2)
         return None
@@ -65,7 +67,7 @@ def as_the_environment_says() -> None:
     import jax
 
     folder = os.environ.get(VARIABLE, "")
-    if folder and folder not in OFF and not jax.config.jax_compilation_cache_dir:
+    if folder and folder not in OFF and not getattr(jax.config, "jax_compilation_cache_dir", None):
         cache(folder)
 
 
@@ -105,7 +107,8 @@ def _use(place: Path | None) -> None:
     except ImportError:
         return
     if all(hasattr(own, name) for name in ("_cache", "_cache_initialized", "decompress_executable")):
-        own._cache, own._cache_initialized = Programs(place, own.decompress_executable), True
+        own._cache = Programs(place, own.decompress_executable)  # type: ignore[assignment]
+        own._cache_initialized = True
 
 
 class Programs:
@@ -165,6 +168,9 @@ def _prune(place: Path) -> None:
     """Make room where programs have become too many."""
     with suppress(OSError):  # another process may be doing the same
         files = sorted((p.stat().st_mtime, p.stat().st_size, p) for p in place.iterdir())
+        for written, _, path in files:
+            if path.suffix == ".tmp" and written < time.time() - 3600:  # of a process that was killed
+                path.unlink(missing_ok=True)
         total = sum(size for _, size, _ in files)
         if total <= _MOST_BYTES:
             return

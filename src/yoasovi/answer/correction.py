@@ -19,6 +19,7 @@ from yoasovi.verdict.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO, _DIRECTIONS = 30, 3
 _CENTRES, _ROUNDS = 500, 6
+_EACH = 3.0  # draws of a round, relative to what is wanted
 _LEAST = 5  # rounds, unless weights are even at once
 _ROWS = 512  # of a table of kernels, so that it stays in the processor's cache
 # Weights this even say that q has found all of the posterior; others may look even before a corner of it was seen.
@@ -50,7 +51,7 @@ def pool(log_ratio: Callable[[np.ndarray], np.ndarray], dim: int, size: int, rng
 
     `log_ratio` gives log p - log q at eps, shape (n, dim) to (n,).
     """
-    each = max(3 * size, 2000)
+    each = max(int(_EACH * size), 2000)
     eps, ratios = np.empty((0, dim)), np.empty(0)
     laws: list[Law] = []
     densities: list[np.ndarray] = []  # of every law so far, at every draw so far

@@ -106,6 +106,10 @@ class Fit:
         """The looks at log p through this q; lanes have length one."""
         return kernels_of(self.model, self.family, Clock())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is compiled, which no other process could use."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("kernels", "_stages")}
+
     @property
     def lane(self) -> Any:
         """The parameters of q with an axis of one lane."""
@@ -197,14 +201,14 @@ class Fit:
         starts
             Of climbs that look for other modes; by default 16, fewer where looks are expensive.
         """
-        from yoasovi.verdict.findings import Thresholds, diagnose
-
         key = (thresholds, draws, starts, tuple(sorted(limits.items())))
         if key not in self._verdicts:
             if self.kept is not None:
                 raise ValueError("a verdict needs the model: yo.load(folder, model=model).diagnose().")
-            chosen = replace(thresholds or Thresholds(), **limits)
             with self.waiting("verdict"):
+                from yoasovi.verdict.findings import Thresholds, diagnose
+
+                chosen = replace(thresholds or Thresholds(), **limits)
                 self._verdicts[key] = found = diagnose(self, chosen, draws, starts, self.seed)
             if found.grade in ("poor", "failed"):
                 warnings.warn(f"{self.model.name}: {found.grade} fit. {found.advice}", stacklevel=2)
@@ -217,30 +221,30 @@ class Fit:
 
     def loo(self, n: int = 2000, seed: int = 0) -> Loo:
         """Leave-one-out cross-validation with draws from q (`diagnostics.loo`); needs the `arviz` extra."""
-        from yoasovi.answer.predictive import pointwise
-
         with self.waiting("loo"):
+            from yoasovi.answer.predictive import pointwise
+
             return diagnostics.loo(*pointwise(self, n, seed))
 
     def predict(self, data: Any = None, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
         """Draw from the posterior predictive; see `yoasovi.predictive.predict`."""
-        from yoasovi.answer.predictive import predict
-
         with self.waiting("predict"):
+            from yoasovi.answer.predictive import predict
+
             return predict(self, data, n, seed, corrected)
 
     def plot(self, kind: str = "all", **options) -> Any:
         """Draw the fit with matplotlib and give the figure; see `yoasovi.report.plots.plot`."""
-        from yoasovi.report.plots import plot
-
         with self.waiting("plot"):
+            from yoasovi.report.plots import plot
+
             return plot(self, kind, **options)
 
     def report(self, path: Any = "report.html", title: str | None = None) -> Path:
         """Write one self-contained HTML file about the fit, verdict first; give its path."""
-        from yoasovi.report.html import write
-
         with self.waiting("report"):
+            from yoasovi.report.html import write
+
             return write([self], path, title)
 
     def dic(self, n: int | None = None, seed: int = 0) -> float:
@@ -269,9 +273,9 @@ class Fit:
         `arviz_stats.loo_approximate_posterior` asks for. Draws that `sample` corrects stand for the posterior itself:
         there log_q is log_p.
         """
-        from yoasovi.answer.arviz import to_datatree
-
         with self.waiting("datatree"):
+            from yoasovi.answer.arviz import to_datatree
+
             return to_datatree(self, n, seed, corrected)
 
     def summary(self, verdict: bool = True) -> str:

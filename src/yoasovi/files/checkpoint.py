@@ -1,4 +1,4 @@
-"""Checkpoints: a run as it was between two chunks, in one file that is written whole, checked, and kept twice.
+"""Checkpoints: a run as it was between two turns, in one file that is written whole, checked, and kept twice.
 
 A folder has two slots. A new checkpoint takes the place of the older one, so the newest good one survives whatever happens
 while writing. A file is a line of JSON (what the fit is of, and the checksum of the rest) followed by an npz of arrays.
@@ -38,7 +38,7 @@ class Checkpoint:
     steps
         Also write once this many iterations have passed; None goes by time alone.
 
-    Both are looked at between chunks, and the end of a fit is always written.
+    Both are looked at between turns (a window, or some hundred single steps), and the end of a fit is always written.
     """
 
     folder: str | Path

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 from numpyro.distributions import ImproperUniform
 
@@ -21,11 +20,11 @@ from yoasovi.errors import check
 from yoasovi.extras import need
 from yoasovi.kernels.programs import precision
 from yoasovi.model import Model
-from yoasovi.pymc.beginning import Begin, Start, begin_at, initial_point, named
+from yoasovi.pymc.beginning import InitialPoint, Start, begin_at, initial_point, named
 from yoasovi.pymc.graphs import import_backend
 from yoasovi.pymc.predictive import predictive_of
-from yoasovi.pymc.sites import Site, sites_of
-from yoasovi.pymc.terms import Deterministics, Graph, LogTerms, Parts, parts_of
+from yoasovi.pymc.sites import sites_of
+from yoasovi.pymc.terms import GraphQuantities, GraphTerms, parts_of
 
 __all__ = ["from_pymc"]
 
@@ -59,35 +58,16 @@ def from_pymc(model: Any) -> Model:
     sites = sites_of(model, point)
     parts = parts_of(model, sites)
     begin = begin_at(model, sites, point, parts)
-    try:
-        return _model(model, sites, begin, parts)
-    except ValueError:  # a shape or an index made from a constant needs its value: then all are part of the program
-        if not parts.data:
-            raise
-        return _model(model, sites, begin, parts_of(model, sites, as_data=False))
-
-
-def _model(model: Any, sites: tuple[Site, ...], begin: Begin, parts: Parts) -> Model:
     with precision():
-        if parts.others is not None:
-            _check_traces(parts.others, sites, parts.data)
         return Model(
             prior={x.name: ImproperUniform(x.support, (), x.shape) for x in sites},
-            log_likelihood=LogTerms(parts.terms), log_marginal=LogTerms(parts.observations), data=parts.data,
-            start=Start(sites, begin), deterministics=Deterministics(parts.others, parts.shown) if parts.others else None,
+            log_likelihood=GraphTerms(parts.terms), log_marginal=GraphTerms(parts.observations), data=parts.data,
+            start=Start(sites, begin), deterministics=GraphQuantities(parts.others, parts.shown) if parts.others else None,
             predictive=predictive_of(model), name=model.name or "PyMC model", labels=_labels(model, begin),
         )  # fmt: skip
 
 
-def _check_traces(others: Graph, sites: tuple[Site, ...], data: Any) -> None:
-    """Refuse deterministics that JAX cannot follow now, and not when draws are asked for."""
-    try:
-        jax.eval_shape(others, {x.name: jax.ShapeDtypeStruct(x.shape, float) for x in sites}, data)
-    except Exception as error:
-        raise ValueError(f"The deterministic variables of the PyMC model cannot be compiled to JAX: {error}") from error
-
-
-def _labels(model: Any, begin: Begin) -> Labels:
+def _labels(model: Any, begin: InitialPoint) -> Labels:
     from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
 
     coords, dims = coords_and_dims_for_inferencedata(model)

@@ -10,14 +10,14 @@ import jax
 import numpy as np
 
 from yoasovi.pymc.graphs import first_line, on_host
-from yoasovi.pymc.sites import Site
-from yoasovi.pymc.terms import Parts
+from yoasovi.pymc.sites import FreeVariable
+from yoasovi.pymc.terms import Written
 
 _TRIES = 10  # jittered starts, each closer to PyMC's own, before that one itself is taken
 _ADVICE = "Look for NaN, or values outside the support, in the parameters of its law, its observations or its `initval`."
 
 
-class Begin(NamedTuple):
+class InitialPoint(NamedTuple):
     """PyMC's initial point on the unconstrained scale, in the order of the free variables, and log p near it."""
 
     point: list[np.ndarray]
@@ -29,8 +29,8 @@ class Begin(NamedTuple):
 class Start:
     """PyMC's initial point, jittered by up to one on the unconstrained scale as PyMC's samplers do."""
 
-    sites: tuple[Site, ...]
-    begin: Begin
+    sites: tuple[FreeVariable, ...]
+    begin: InitialPoint
 
     def __call__(self, key):
         """Give a point where log p is finite."""
@@ -85,7 +85,7 @@ def _plain_initial_point(model: Any) -> list[np.ndarray]:
     return on_host(graphs, {})
 
 
-def begin_at(model: Any, sites: tuple[Site, ...], point: list[np.ndarray], parts: Parts) -> Begin:
+def begin_at(model: Any, sites: tuple[FreeVariable, ...], point: list[np.ndarray], parts: Written) -> InitialPoint:
     """Give where fits begin; refuse, by name, the first variable whose log probability is not finite there."""
     variables = [*model.observed_RVs, *model.free_RVs, *model.potentials]
 
@@ -99,7 +99,7 @@ def begin_at(model: Any, sites: tuple[Site, ...], point: list[np.ndarray], parts
         sound = False
     if not sound:
         log_terms, values = _compiled(model, variables, point)
-    return Begin(point, log_terms, {x.name: value.shape for x, value in zip(variables, values, strict=True)})
+    return InitialPoint(point, log_terms, {x.name: value.shape for x, value in zip(variables, values, strict=True)})
 
 
 def _compiled(model: Any, variables: list[Any], point: list[np.ndarray]) -> tuple[Callable, list[np.ndarray]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.scipy.special
 import numpy as np
 
 from yoasovi.extras import need
@@ -88,7 +89,6 @@ def rewritten(inputs: list[Any], outputs: list[Any]) -> tuple[list[Any], list[An
 def to_jax(inputs: list[Any], outputs: list[Any]) -> Callable:
     """Give a rewritten graph as a JAX function; its checks of parameters are left out, since JAX cannot raise."""
     from pytensor.graph import FunctionGraph
-    from pytensor.link.jax.dispatch import jax_funcify
     from pytensor.link.utils import fgraph_to_python
     from pytensor.raise_op import CheckAndRaise
 
@@ -97,13 +97,23 @@ def to_jax(inputs: list[Any], outputs: list[Any]) -> Callable:
     graph = FunctionGraph(inputs, outputs, clone=True)
     checks = [node for node in graph.toposort() if isinstance(node.op, CheckAndRaise)]
     graph.replace_all([(node.outputs[0], node.inputs[0]) for node in checks], import_missing=True)
-    try:
-        # It may be made while a program that uses it is traced: its constants must be no part of that trace.
-        with warnings.catch_warnings(), jax.ensure_compile_time_eval(), precision():
-            warnings.simplefilter("ignore", UserWarning)  # of checks inside loops
-            return fgraph_to_python(graph, jax_funcify, type_conversion_fn=_constant, fgraph_name="pytensor_graph")
-    except NotImplementedError as error:
-        raise ValueError(f"The PyMC model cannot be compiled to JAX: {error}.") from error
+    # It may be made while a program that uses it is traced: its constants must be no part of that trace.
+    with warnings.catch_warnings(), jax.ensure_compile_time_eval(), precision():
+        warnings.simplefilter("ignore", UserWarning)  # of checks inside loops
+        return fgraph_to_python(graph, _operation, type_conversion_fn=_constant, fgraph_name="pytensor_graph")
+
+
+def _operation(op: Any, **options: Any) -> Callable:
+    """Give an operation to JAX as PyTensor does; of its own what PyTensor would take from TensorFlow Probability.
+
+    The scaled error function is in the tails of normal laws: without it none could be censored or truncated.
+    """
+    from pytensor.link.jax.dispatch import jax_funcify
+    from pytensor.scalar.math import Erfcx
+
+    if isinstance(getattr(op, "scalar_op", None), Erfcx) and hasattr(jax.scipy.special, "erfcx"):
+        return jax.scipy.special.erfcx
+    return jax_funcify(op, **options)
 
 
 def _constant(data: Any, **options: Any) -> Any:

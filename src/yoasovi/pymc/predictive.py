@@ -15,7 +15,7 @@ from yoasovi.pymc.graphs import first_line, on_host
 
 
 @dataclass(frozen=True, eq=False)
-class Predictive:
+class RandomGraph:
     """Draws the observed variables by PyMC's own random graph, given the free variables.
 
     A free variable whose law, or shape, rests on data or coords that are no longer those of the fit is drawn anew too.
@@ -64,7 +64,7 @@ class Predictive:
 
 def predictive_of(model: Any) -> Any:
     """Give what draws the observed variables of a model."""
-    return Predictive(model, {x.name: x.get_value() for x in model.data_vars}, dict(model.coords), _lengths(model))
+    return RandomGraph(model, {x.name: x.get_value() for x in model.data_vars}, dict(model.coords), _lengths(model))
 
 
 def _lengths(model) -> dict[str, int]:

@@ -15,7 +15,7 @@ from numpyro.distributions.transforms import Transform
 from yoasovi.pymc.graphs import on_host, rewritten, to_jax
 
 
-class Site(NamedTuple):
+class FreeVariable(NamedTuple):
     """A free variable and its place in the model."""
 
     name: str
@@ -109,7 +109,7 @@ class Unwarp(Transform):
 biject_to.register(Support, lambda support: Unwarp(support.warp))
 
 
-def sites_of(model: Any, point: list[np.ndarray]) -> tuple[Site, ...]:
+def sites_of(model: Any, point: list[np.ndarray]) -> tuple[FreeVariable, ...]:
     """Find each free variable's place: on its own scale, unless the way there depends on other variables."""
     from pytensor.graph.traversal import ancestors
 
@@ -117,16 +117,16 @@ def sites_of(model: Any, point: list[np.ndarray]) -> tuple[Site, ...]:
     for rv, start in zip(model.free_RVs, point, strict=True):
         transform, value, shape = model.rvs_to_transforms[rv], model.rvs_to_values[rv], start.shape
         if transform is None:
-            sites.append(Site(rv.name, rv, value, constraints.real, shape))
+            sites.append(FreeVariable(rv.name, rv, value, constraints.real, shape))
             continue
         own, around = rv.type(rv.name), rv.owner.inputs
         there, back = transform.backward(value, *around), transform.forward(own, *around)
         if set(ancestors([there])) & set(model.basic_RVs):
-            sites.append(Site(value.name, rv, value, constraints.real, shape, moves=True))
+            sites.append(FreeVariable(value.name, rv, value, constraints.real, shape, moves=True))
             continue
         own_shape = on_host([there], {value: start})[0].shape
         warp = Warp(value, own, there, back, transform.log_jac_det(value, *around), own_shape, shape)
-        sites.append(Site(rv.name, rv, own, _known(transform, around) or Support(warp), own_shape, warp=warp))
+        sites.append(FreeVariable(rv.name, rv, own, _known(transform, around) or Support(warp), own_shape, warp=warp))
     return tuple(sites)
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from yoasovi.kernels.programs import precision
 from yoasovi.model import Params
-from yoasovi.pymc.graphs import constants, on_host, rewritten, to_jax
-from yoasovi.pymc.sites import Site
+from yoasovi.pymc.graphs import constants, first_line, on_host, rewritten, to_jax
+from yoasovi.pymc.sites import FreeVariable
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class LogTerms:
+class GraphTerms:
     """Terms of log p in one vector."""
 
     graph: Graph
@@ -56,7 +58,7 @@ class LogTerms:
 
 
 @dataclass(frozen=True)
-class Deterministics:
+class GraphQuantities:
     """The variables whose support moves, and the model's deterministics."""
 
     graph: Graph
@@ -67,7 +69,7 @@ class Deterministics:
         return {k: jnp.asarray(x) for k, x in zip(self.names, self.graph(params, data), strict=True)}
 
 
-class Parts(NamedTuple):
+class Written(NamedTuple):
     """Graphs of one model, all cut out of one that was rewritten once."""
 
     terms: Graph  # of log p: observed variables, free variables, potentials
@@ -77,8 +79,29 @@ class Parts(NamedTuple):
     data: dict[str, np.ndarray] | None
 
 
-def parts_of(model: Any, sites: tuple[Site, ...], as_data: bool = True) -> Parts:
-    """Write down the terms of log p and the deterministics; larger constants are data, unless not `as_data`."""
+def parts_of(model: Any, sites: tuple[FreeVariable, ...]) -> Written:
+    """Write down the terms of log p and the deterministics; larger constants are data, where JAX can follow that."""
+    try:
+        return _traced(_written(model, sites, as_data=True), sites)
+    except ValueError:  # a shape or an index made from a constant needs its value: then all are part of the program
+        return _traced(_written(model, sites, as_data=False), sites)
+
+
+def _traced(parts: Written, sites: tuple[FreeVariable, ...]) -> Written:
+    """Follow the graphs once, so that what JAX cannot do is said here, and not inside a fit or when draws are asked for."""
+    point = {x.name: jax.ShapeDtypeStruct(x.shape, float) for x in sites}
+    for graph in (parts.terms, parts.others):
+        try:
+            if graph is not None:
+                _ = graph.fn  # made outside of the trace, where constants are cheaper to make
+                with precision():
+                    jax.eval_shape(graph, point, parts.data)
+        except Exception as error:
+            raise ValueError(f"The PyMC model cannot be compiled to JAX: {first_line(error)}") from error
+    return parts
+
+
+def _written(model: Any, sites: tuple[FreeVariable, ...], as_data: bool) -> Written:
     from pymc.logprob.basic import transformed_conditional_logp
     from pymc.logprob.utils import replace_rvs_by_values
     from pytensor.graph.replace import clone_replace
@@ -101,7 +124,7 @@ def parts_of(model: Any, sites: tuple[Site, ...], as_data: bool = True) -> Parts
     names, data = tuple(x.name for x in sites), tuple(slots)
     until = len(outputs) - len(others)
     graph = lambda some: Graph(inputs, some, names, data)
-    return Parts(
+    return Written(
         graph(made[:until]), graph(made[: len(seen)]), graph(made[until:]) if others else None,
         tuple(x.name for x in others), {k: array for k, (_, array) in found.items()} or None,
     )  # fmt: skip

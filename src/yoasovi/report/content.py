@@ -293,8 +293,9 @@ def weight_chart(fit: Any) -> Chart | None:
     shown = _spread(int((weights > 0.01).sum()))  # tiny weights would take up most of the axis and say nothing
     series = [Series("weights", "points", weights[shown], share[shown], colour=0)]
     text = "Share of draws whose weight p/q is larger, weights relative to their mean."
+    known = fit.verdict.evidence.get("khat") if fit.verdict is not None else None
     try:
-        khat = fit.khat()
+        khat = fit.khat() if known is None else known.value  # the verdict's, which may have looked at more draws
     except ImportError:
         khat = float("nan")
     if np.isfinite(khat):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -60,14 +63,27 @@ class Interrupts:
                 box.append((None, error))
             done.set()
 
-        threading.Thread(target=work, daemon=True).start()
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
         self._compiling = compiling
         try:
             while not done.wait(0.5):  # with a limit, since Windows lets no signal through an endless wait
                 pass
+        except BaseException:
+            atexit.register(_leave, thread)
+            raise
         finally:
             self._compiling = False
         answer, error = box[0]
         if error is not None:
             raise error
         return answer
+
+
+def _leave(thread: threading.Thread) -> None:
+    """End the process at once if what was left behind still goes on: Python cannot tidy up around a busy compiler."""
+    if thread.is_alive():
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(130)

@@ -67,7 +67,7 @@ class Progress:
         self.fates = (self.fates + "".join("✓" if a else "↶" if b else "·" for a, b in fates))[-_FATES:]
         words = [f"step {step:,}"]
         if elbo.size:
-            # One-draw methods see single draws: their mean over the chunk says more than the last of them.
+            # One-draw methods see single draws: their mean over a call says more than the last of them.
             words.append(f"ELBO {float(np.mean(elbo) if elbo.size > 20 else elbo[-1]):,.2f}")
         if self.fates:
             words.append(self.fates)
@@ -92,13 +92,19 @@ class _TerminalLine:
         from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         kind = SpinnerColumn() if total is None else BarColumn(bar_width=20)
-        columns = TextColumn("{task.description}"), kind, TextColumn("{task.fields[said]}", markup=False), TimeElapsedColumn()
+        columns = (
+            TextColumn("{task.description}"),
+            kind,
+            TextColumn("{task.fields[said]}", markup=False),
+            TimeElapsedColumn(),
+        )
         self.bar = Bar(*columns, console=Console(stderr=True), transient=True)
         self.task = self.bar.add_task(name, total=total, said="")
         self.start, self.stop = self.bar.start, self.bar.stop
 
     def update(self, step: int | None, said: str) -> None:
-        self.bar.update(self.task, completed=step, said=said)
+        # What is said before a long silence must be on the screen when it begins.
+        self.bar.update(self.task, completed=step, said=said, refresh=not step)
 
 
 class _NotebookLine:

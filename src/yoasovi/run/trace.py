@@ -14,18 +14,18 @@ class Trace:
 
     Row k (counted from 0) is kept if `stride` divides k. The stride is 1 until more than MOST_ROWS rows would be held, and
     doubles whenever that happens; the last row of each restart is always kept. What is kept depends on the number of turns
-    alone, not on chunks or pauses.
+    alone, not on calls or pauses.
     """
 
     def __init__(self) -> None:
         self.stride = 1
         self.turns = 0
-        self._blocks: list[dict[str, np.ndarray]] = []  # (restarts, rows) of each chunk, joined now and then
+        self._blocks: list[dict[str, np.ndarray]] = []  # (restarts, rows) of each call, joined now and then
         self._rows = 0
         self.last: dict[str, np.ndarray] = {}  # (restarts,), the latest row of each
 
     def add(self, info: Any, begin: float, end: float) -> None:
-        """Add the rows of one chunk, which ran from second `begin` to second `end`; time is spread evenly within it."""
+        """Add the rows of one call, which ran from second `begin` to second `end`; time is spread evenly within it."""
         columns = {k: np.asarray(v) for k, v in info._asdict().items()}
         done = columns["window"] > 0
         real = done.sum(1)  # the rows of a restart that has ended are blank

@@ -319,7 +319,9 @@ class _Inquiry:
             return
         good, usable = self.limits.khat
         error = (1.0 + max(khat, 0.0)) / np.sqrt(3.0 * np.sqrt(ratios.size))  # of a tail index from that many draws
-        grade = "good" if even or khat - error <= good else "usable" if khat - error <= usable else "poor"
+        # A tail index knows no scale: where the weights are worth all but their number, a heavy tail of them moves nothing.
+        bearable = khat - error <= usable or share > 0.98
+        grade = "good" if even or khat - error <= good else "usable" if bearable else "poor"
         text = f"Pareto k-hat of the importance weights is {khat:.2f} ± {error:.2f}"
         yield Finding("khat", khat, error, grade, f"{text}, and they are all but equal." if even else f"{text}.")
 
