@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-from scipy.stats import qmc
 
 from yoasovi.errors import check, positive_integer
 from yoasovi.randomness import EDGE, key_words, open_uniform
@@ -138,7 +137,7 @@ class Sobol(_Apart):
 
     def points(self, rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
         """Return digitally shifted Sobol' points, shape (count, size, dim)."""
-        dim = _checked_dim(self, dim, maximum=qmc.Sobol.MAXDIM, reason="SciPy has no more direction numbers")
+        dim = _checked_dim(self, dim, maximum=_SOBOL_MAXDIM, reason="SciPy has no more direction numbers")
         return _open_unit(_sobol_words(self.size, dim) ^ rng.integers(0, 2**32, (count, 1, dim), np.uint32))
 
 
@@ -175,6 +174,7 @@ class Halton(_Apart):
 # ---- points ----------------------------------------------------------------------------------------------
 
 _SEED = 20_240_229  # Any constant: it fixes the base points, while the stream gives the randomness.
+_SOBOL_MAXDIM = 21_201
 _HALTON_MAXDIM = 2000  # The tables grow with the square of the dimension; at 3000 they took 1.2 GB and 4 s.
 
 
@@ -192,6 +192,8 @@ def _open_unit(words: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _sobol_words(size: int, dim: int) -> np.ndarray:
+    from scipy.stats import qmc  # slow to import, and seldom needed
+
     # A whole power of two is generated and cut, since SciPy warns of every other size.
     points = qmc.Sobol(dim, scramble=True, bits=32, rng=_SEED).random_base2((size - 1).bit_length())
     return _words(points[:size])
@@ -199,6 +201,8 @@ def _sobol_words(size: int, dim: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _halton_words(size: int, dim: int) -> np.ndarray:
+    from scipy.stats import qmc
+
     return _words(qmc.Halton(dim, scramble=True, rng=_SEED).random(size))
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-import optax
-
 from yoasovi.acceptance import Always, Metropolis, Naive, Step
 from yoasovi.draws import Mirrored, MonteCarlo, Sobol
 from yoasovi.errors import check
@@ -208,10 +206,13 @@ def _accepting_draws(name, rule, patience, optimizer, learning_rate) -> Method:
 
 
 def _optimizer(optimizer, learning_rate) -> Any:
-    if isinstance(optimizer, optax.GradientTransformation):
-        return Custom(optimizer)
-    check(isinstance(optimizer, str), "optimizer", "fit", "a name or an optax transformation", optimizer)
-    return Optax(optimizer, learning_rate)
+    if isinstance(optimizer, str):
+        return Optax(optimizer, learning_rate)
+    import optax  # slow to import, and natural steps do without
+
+    known = isinstance(optimizer, optax.GradientTransformation)
+    check(known, "optimizer", "fit", "a name or an optax transformation", optimizer)
+    return Custom(optimizer)
 
 
 def _tempering(rule) -> Any:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from yoasovi.errors import check, positive_number
 
-# The names of the paper; "constant" is its fixed rate.
-NAMED = {
-    "constant": optax.sgd,
-    "adagrad": optax.adagrad,
-    "adadelta": optax.adadelta,
-    "adam": optax.adam,
-    "rmsprop": optax.rmsprop,
-}
+if TYPE_CHECKING:
+    import optax
+
+# The names of the paper, and what optax calls them; "constant" is its fixed rate.
+NAMED = {"constant": "sgd", "adagrad": "adagrad", "adadelta": "adadelta", "adam": "adam", "rmsprop": "rmsprop"}
 
 
 class Optimizer(Protocol):
@@ -78,7 +74,9 @@ class Custom(_Euclidean):
 
 @lru_cache
 def _named(name, learning_rate):
-    return NAMED[name](learning_rate)
+    import optax  # slow to import, and natural steps do without
+
+    return getattr(optax, NAMED[name])(learning_rate)
 
 
 @dataclass(frozen=True)
