@@ -85,7 +85,8 @@ fit.sample(), fit.summary()
 after_all = num_programs()
 again = yo.fit(fit.model, seed=1, progress=False)
 again.summary()
-print("RESULT", json.dumps({"fit": after_fit, "with verdict, samples and summary": after_all, "second fit": num_programs() - after_all}))
+found = {"fit": after_fit, "with verdict, samples and summary": after_all, "second fit": num_programs() - after_all}
+print("RESULT", json.dumps(found))
 """
 AGAIN = """
 import time, numpy as np, jax.numpy as jnp, yoasovi as yo, numpyro.distributions as dist
@@ -101,13 +102,19 @@ cell(500)
 print("RESULT", json.dumps({"new lambda": cell(500), "other rows": cell(731)}))
 """
 
+
+
+def programs(model: str) -> dict[str, str]:
+    """Give what is compared on a NumPyro model."""
+    summary = OURS + "\nprint(fit.summary())"
+    return {"yoasovi": model + OURS, "SVI": model + SVI, "yoasovi, summary": model + summary, "NUTS": model + NUTS}
+
+
 CASES = {
-    "eight schools": {"yoasovi": SCHOOLS + OURS, "SVI": SCHOOLS + SVI, "yoasovi, summary": SCHOOLS + OURS + "\nprint(fit.summary())",
-                      "NUTS": SCHOOLS + NUTS},
-    "logistic, N = 500, d = 10": {"yoasovi": LOGISTIC + OURS, "SVI": LOGISTIC + SVI,
-                                  "yoasovi, summary": LOGISTIC + OURS + "\nprint(fit.summary())", "NUTS": LOGISTIC + NUTS},
+    "eight schools": programs(SCHOOLS),
+    "logistic, N = 500, d = 10": programs(LOGISTIC),
     "eight schools in PyMC": {"yoasovi": PYMC + PYMC_OURS, "pm.fit": PYMC + PYMC_FIT},
-}  # fmt: skip
+}
 RATIOS = (
     ("eight schools", "yoasovi", "SVI", 0.5), ("logistic, N = 500, d = 10", "yoasovi", "SVI", 0.5),
     ("eight schools", "yoasovi, summary", "NUTS", 1.0), ("logistic, N = 500, d = 10", "yoasovi, summary", "NUTS", 1.0),
@@ -129,7 +136,8 @@ def timed(code: str, **environment: str) -> tuple[float, float]:
 
 
 def told(code: str) -> dict:
-    found = subprocess.run([sys.executable, "-W", "ignore", "-c", "import json\n" + code], check=True, capture_output=True, text=True)
+    run = [sys.executable, "-W", "ignore", "-c", "import json\n" + code]
+    found = subprocess.run(run, check=True, capture_output=True, text=True)
     return json.loads(next(x for x in found.stdout.splitlines() if x.startswith("RESULT")).removeprefix("RESULT"))
 
 
@@ -139,18 +147,18 @@ def main():
     parser.add_argument("--only", default="")
     args = parser.parse_args()
     seconds: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for case, programs in CASES.items():
+    for case, compared in CASES.items():
         if args.only not in case:
             continue
         with tempfile.TemporaryDirectory() as cache:
             if "PyMC" not in case:
-                timed(programs["yoasovi"], YOASOVI_CACHE=cache)
+                timed(compared["yoasovi"], YOASOVI_CACHE=cache)
             for _ in range(args.repeats):
-                for name, code in programs.items():
+                for name, code in compared.items():
                     seconds.setdefault((case, name), []).append(timed(code, YOASOVI_CACHE="off"))
                 if "PyMC" not in case:
-                    seconds.setdefault((case, "yoasovi, cached"), []).append(timed(programs["yoasovi"], YOASOVI_CACHE=cache))
-        for name in [*programs, "yoasovi, cached"]:
+                    seconds.setdefault((case, "yoasovi, cached"), []).append(timed(compared["yoasovi"], YOASOVI_CACHE=cache))
+        for name in [*compared, "yoasovi, cached"]:
             if (case, name) in seconds:
                 cpu, wall = (statistics.median(x[i] for x in seconds[case, name]) for i in (0, 1))
                 print(f"{case:<28}{name:<20}{cpu:7.2f} s CPU {wall:7.2f} s", flush=True)

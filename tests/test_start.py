@@ -78,7 +78,8 @@ def test_the_middle_of_a_prior_is_where_its_draws_are(law):
 
 
 def test_lanes_begin_apart_and_the_first_near_the_middle():
-    model = yo.Model(prior={"x": dist.Normal(100.0, 10.0).expand([4]).to_event(1)}, log_likelihood=lambda p, d: d, data=np.ones(2))
+    prior = {"x": dist.Normal(100.0, 10.0).expand([4]).to_event(1)}
+    model = yo.Model(prior=prior, log_likelihood=lambda p, d: d, data=np.ones(2))
     begin, scale = places(model, 0, 5)
     assert np.abs(begin[0] - 100.0).max() < 1.0 and begin[1:].std() > 0.5 and (scale == 1.0).all()
 

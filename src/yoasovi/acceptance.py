@@ -20,7 +20,7 @@ from yoasovi.gradients import Seen
 from yoasovi.tempering import Logarithmic, Tempering
 
 
-class Journey(NamedTuple):
+class StepSeen(NamedTuple):
     """What a step has to show: where it led, and what was seen on the way."""
 
     candidate: Any
@@ -58,7 +58,7 @@ class Acceptance(Protocol):
         """May this draw be used? A Python True means always, and costs nothing."""
         ...
 
-    def judge(self, look: Callable, luck, control: Any, journey: Journey, yardstick: jax.Array, t) -> Answer:
+    def judge(self, look: Callable, luck, control: Any, journey: StepSeen, yardstick: jax.Array, t) -> Answer:
         """Rule on a step; `look(params)` gives the ELBO at one fresh draw, `luck` is a uniform number."""
         ...
 

@@ -7,6 +7,7 @@ jax.numpy instead of NumPy, so that everything can be compiled, scanned and mapp
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,14 +20,23 @@ from yoasovi.extras import need
 from yoasovi.families import FullRank, Gaussian, LowRank, MeanField
 from yoasovi.fitting import FAMILIES, FULL_RANK_UP_TO, LOW_RANK_UP_TO
 from yoasovi.kernels.walk import (
-    Pace, Refused, Steps, Trip, finite, joined_trip, keep, nothing_refused, split, split_trip, step as natural_step,
+    Pace,
+    Refused,
+    Steps,
+    Trip,
+    finite,
+    joined_trip,
+    keep,
+    nothing_refused,
+    split,
+    split_trip,
+    step as natural_step,
 )  # fmt: skip
-
 from yoasovi.methods import Method, yoasovi
 from yoasovi.start import COLD_TRUST
 from yoasovi.stopping import StopReason
 from yoasovi.windows import judge
-from yoasovi.windows.state import CANDIDATE, INCUMBENT, STEPS, Forecast, Setting
+from yoasovi.windows.state import CANDIDATE, INCUMBENT, Forecast, Setting
 
 _MAX_NONFINITE = 200
 
@@ -39,27 +49,27 @@ class VIAlgorithm(NamedTuple):
     sample: Callable
 
 
-class Run(NamedTuple):
+class WindowState(NamedTuple):
     """What the rules need from window to window; every array has a leading axis of length one."""
 
     params: Any  # where the next window starts
     incumbent: Any  # the answer so far
     memory: Pace
-    yardstick: jax.Array
+    yardstick: Any
     control: Any
     patience: Any
-    turn: jax.Array
-    values: jax.Array
-    gradients: jax.Array
+    turn: Any
+    values: Any
+    gradients: Any
     refused: Refused
-    reason: jax.Array
+    reason: Any
 
 
 class State(NamedTuple):
     """What the next step needs; `mean` is that of the answer so far, in the shape of the position."""
 
     mean: Any
-    run: Run
+    run: WindowState
 
 
 class Info(NamedTuple):
@@ -93,7 +103,7 @@ def init(position: Any, family: Any = "auto", init_scale: float = 0.3, **setting
     still = family.natural(jax.tree.map(lambda x: x[0], params), jnp.zeros(size, flat.dtype), jnp.zeros(dim, flat.dtype))
     velocity = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), flat.dtype), still)
     none = np.zeros(1, int)
-    run = Run(
+    run = WindowState(
         params, params, Pace(velocity, jnp.zeros((1, dim)), jnp.zeros(1)), jnp.full(1, jnp.nan),
         method.acceptance.init(Setting(dim, family), 1, COLD_TRUST), none + method.stopping.init(), none, none, none,
         nothing_refused(np.zeros((1, dim)), 1), none + int(StopReason.RUNNING),
@@ -116,9 +126,10 @@ def step(
     run, row = jax.lax.cond(
         old.reason[0] == StopReason.RUNNING, lambda r: window.turn(rng_key, r), lambda r: (r, blank), old
     )
+    elbo, gain, gain_se, accepted, rolled_back = (x[0] for x in row)
     info = Info(
-        run.yardstick[0], *(x[0] for x in row), run.gradients[0], run.values[0], run.reason[0] == StopReason.CONVERGED,
-        run.reason[0],
+        run.yardstick[0], elbo, gain, gain_se, accepted, rolled_back, run.gradients[0], run.values[0],
+        run.reason[0] == StopReason.CONVERGED, run.reason[0],
     )  # fmt: skip
     return State(unravel(run.incumbent.mean[0]), run), info
 
@@ -138,12 +149,12 @@ class _Window:
         self.log_p, self.method, self.setting, self.rule = log_p, method, setting, method.acceptance
         self.family, self.size = setting.family, setting.family.noise_size(_Size(setting.dim))
 
-    def turn(self, key, run: Run) -> tuple[Run, _Row]:
+    def turn(self, key, run: WindowState) -> tuple[WindowState, _Row]:
         """Plan, look, propose, judge and settle."""
         k_window, k_gain, k_noise, k_luck = jax.random.split(key, 4)
         plan = self.rule.plan(run.control)
-        branches = [lambda r, full=full: self._lined(k_window, r, plan, full) for full in (False, True)]
-        branches.append(lambda r: self._stepped(k_window, r, plan))
+        scales, line = (partial(self._lined, k_window, plan, full) for full in (False, True))
+        branches = [scales, line, partial(self._stepped, k_window, plan)]
         candidate, end, memory, forecast, refused, lost = jax.lax.switch(plan.kind[0], branches, run)
         sound = finite(candidate)[None]
         most, most_noise = (jnp.where(sound, x, 0) for x in self.rule.most_pairs(run.control))
@@ -168,7 +179,7 @@ class _Window:
             [int(StopReason.NON_FINITE), int(StopReason.CONVERGED), int(StopReason.NO_STEP)], int(StopReason.RUNNING),
         )  # fmt: skip
         values = run.values + 2 * (gain.pairs + noise.pairs)
-        new = Run(
+        new = WindowState(
             params, incumbent, memory, ruling.yardstick, ruling.control, patience, run.turn + 1, values,
             run.gradients + plan.size, refused, reason,
         )  # fmt: skip
@@ -180,7 +191,7 @@ class _Window:
         eps = jax.random.normal(jax.random.fold_in(key, i // 2), (self.size,))
         return jnp.where(i % 2 == 0, eps, -eps)
 
-    def _lined(self, key, run: Run, plan, full: bool):
+    def _lined(self, key, plan, full: bool, run: WindowState):
         capacity = self.rule.capacity(self.setting)
         full = full and self.family.line_size(self.setting.dim) > 0
 
@@ -203,7 +214,7 @@ class _Window:
         refused = run.refused._replace(run=jnp.where(lost >= plan.size, run.refused.run + lost, 0))
         return candidate, run.params, run.memory, Forecast(found.expected, found.signal, found.noise), refused, lost
 
-    def _stepped(self, key, run: Run, plan):
+    def _stepped(self, key, plan, run: WindowState):
         optimizer = self.method.optimizer
         zero, most = jnp.zeros((), int), jnp.asarray(_MAX_NONFINITE)
         steps = Steps(zero, plan.size[0], plan.length[0], plan.cap[0], most)

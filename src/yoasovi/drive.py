@@ -10,13 +10,13 @@ import numpy as np
 from yoasovi.kernels.programs import Clock
 from yoasovi.run.trace import Trace
 from yoasovi.stopping import StopReason
-from yoasovi.turns import State, TurnRow, Turns
+from yoasovi.turns import RunState, TurnRow, Turns
 
 
 def drive(
-    turns: Turns, state: State, trace: Trace, clock: Clock, origin: float, asked: Callable[[], bool],
-    between: Callable[[State, TurnRow, bool], None],
-) -> State:  # fmt: skip
+    turns: Turns, state: RunState, trace: Trace, clock: Clock, origin: float, asked: Callable[[], bool],
+    between: Callable[[RunState, TurnRow, bool], None],
+) -> RunState:  # fmt: skip
     """Take turns from `state` on.
 
     `trace` gets a row per turn, with the seconds of running since `origin`. `asked` says whether the user wants to end;
@@ -30,7 +30,7 @@ def drive(
     return state
 
 
-def running(state: State) -> bool:
+def running(state: RunState) -> bool:
     """Say whether any lane has not ended."""
     return bool((np.asarray(state.reason) == StopReason.RUNNING).any())
 

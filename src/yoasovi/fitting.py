@@ -26,9 +26,9 @@ from yoasovi.run.interrupts import Interrupts
 from yoasovi.run.nonfinite import Nonfinite, explain, search
 from yoasovi.run.progress import Progress
 from yoasovi.run.trace import Trace
-from yoasovi.start import COLD_TRUST, Begin, cold_start, own_start, prior_draw, warm_start
+from yoasovi.start import COLD_TRUST, Begin, cold_start, own_start, prior_draw, take, warm_start
 from yoasovi.stopping import StopReason
-from yoasovi.turns import ChainTurns, Limits, NaturalTurns, ScoreTurns, State, Turns, ValueTurns
+from yoasovi.turns import ChainTurns, Limits, NaturalTurns, RunState, ScoreTurns, Turns, ValueTurns
 from yoasovi.verdict.diagnostics import Estimate, estimate
 from yoasovi.windows.rule import Window
 from yoasovi.windows.state import Setting
@@ -133,7 +133,7 @@ def choose_family(model: Model, method: Method, family: Any) -> tuple[Any, str]:
         family = FAMILIES[family]
     if isinstance(family, Factorised):
         if model.on_host:
-            raise ValueError("`family` of `fit` must be a Gaussian for `Model.external`, whose vector is real; use MeanField().")
+            raise ValueError("`family` of `fit` must be a Gaussian for `Model.external`, whose x is real; use MeanField().")
         return family.complete(model), why
     check(isinstance(family, Gaussian), "family", "fit", f"auto, {', '.join(FAMILIES)} or a family", family)
     if discrete:
@@ -262,7 +262,7 @@ def _fit(model, method, family, why, options: Options, clock: Clock, interrupts:
     return answer.looking_through(whole if options.restarts == 1 else None)
 
 
-def _fresh(model: Model, turns: Turns, whole: Any, options: Options) -> tuple[State, Trace, Costs]:
+def _fresh(model: Model, turns: Turns, whole: Any, options: Options) -> tuple[RunState, Trace, Costs]:
     """Begin: give the state before the first turn, an empty trace, and what the start cost."""
     begin = _begin(model, turns, whole, options.seed, options.restarts)
     _check_start(model, begin.params)
@@ -312,7 +312,7 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
         done = len(ratios[some[0]])
         more = min(max(more, done), _MOST_DRAWS - done)
         noise = family.noise(open_uniform(rng, (more, size)))
-        found = kernels.values(jax.tree.map(lambda x: x[some], params), np.broadcast_to(noise, (len(some), *noise.shape)))
+        found = kernels.values(take(params, some), np.broadcast_to(noise, (len(some), *noise.shape)))
         for r, row in zip(some, found, strict=True):
             ratios[r] = np.concatenate([ratios[r], row])
         elbos = [estimate(x) for x in ratios]
@@ -339,7 +339,7 @@ def _check_start(model: Model, params: Any) -> None:
         )
 
 
-def _blame(model: Model, family: Any, kernels: Any, state: State, seed: int) -> str:
+def _blame(model: Model, family: Any, kernels: Any, state: RunState, seed: int) -> str:
     """Say what was not finite first, with the draw's values."""
     for r, reason in enumerate(state.reason):
         if reason == StopReason.NON_FINITE:
@@ -348,7 +348,7 @@ def _blame(model: Model, family: Any, kernels: Any, state: State, seed: int) -> 
     return search(model, family, kernels, lane(state.params, 0), seed)  # met while judging, where draws are not kept
 
 
-def _detail(model: Model, family: Any, reason: StopReason, state: State, options: Options) -> str:
+def _detail(model: Model, family: Any, reason: StopReason, state: RunState, options: Options) -> str:
     """Say more about how a fit ended than its reason can: where it broke, or how to go on."""
     if reason == StopReason.NON_FINITE:
         refused = state.refused

@@ -10,7 +10,6 @@ from enum import IntEnum
 
 import numpy as np
 
-
 EDGE = 2.0**-24  # in single precision 1 - EDGE is the largest number below 1
 
 

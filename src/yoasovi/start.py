@@ -73,8 +73,13 @@ def own_free_start(model: Model, seed: int, lane: int) -> Params:
 
 def _started(start: Callable, seed: int, lane: int) -> Params:
     with precision():
-        key = jax.random.wrap_key_data(words(seed, Purpose.MODEL_START, lane))
+        key = as_key(words(seed, Purpose.MODEL_START, lane))
         return {k: np.asarray(v) for k, v in start(key).items()}
+
+
+def as_key(pair: Any) -> jax.Array:
+    """Make a JAX key of two words."""
+    return jax.random.wrap_key_data(pair)
 
 
 def prior_draw(model: Model, seed: int, lane: int) -> Params:
@@ -84,7 +89,7 @@ def prior_draw(model: Model, seed: int, lane: int) -> Params:
         for i, (name, law) in enumerate(model.prior.items()):
             with suppress(NotImplementedError):
                 if not law.is_discrete:
-                    out[name] = np.asarray(law.sample(jax.random.wrap_key_data(words(seed, Purpose.PRIOR, lane, i))))
+                    out[name] = np.asarray(law.sample(as_key(words(seed, Purpose.PRIOR, lane, i))))
     return out
 
 

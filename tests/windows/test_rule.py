@@ -35,7 +35,10 @@ def situations(rng, lanes):
     return control, *gains, forecast, rng.uniform(size=lanes) > 0.1, rng.normal(size=lanes), rng.uniform(0.01, 1.0, lanes)
 
 
-@pytest.mark.parametrize("setting", [Setting(5, FullRank()), Setting(40, MeanField()), Setting(7, FullRank(), True)], ids=str)
+SETTINGS = [Setting(5, FullRank()), Setting(40, MeanField()), Setting(7, FullRank(), True)]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_numpy_and_jax_decide_alike_and_lanes_do_not_touch_each_other(setting, x64):
     rule, lanes = Window(), 400
     control, gain, noise, forecast, sound, yardstick, luck = situations(np.random.default_rng(0), lanes)

@@ -56,7 +56,7 @@ def test_a_last_row_without_its_mirror_image_is_left_out():
 def test_the_expected_gain_of_a_newton_step_is_the_gain_on_a_gaussian():
     """Full length, on a quadratic target: expected equals the true change of the ELBO."""
     precision, mean, zero = np.array([4.0, 0.5]), np.array([0.3, -1.0]), np.asarray(0.0)
-    fitted = score_line.Line(precision * mean, 1.0 - precision, zero, zero)
+    fitted = score_line.ScoreLine(precision * mean, 1.0 - precision, zero, zero)
     step = score_line.newton(fitted, np.asarray(1.0), np.asarray(1e4))
     kl = 0.5 * np.sum(precision - 1 - np.log(precision) + precision * mean**2)
     np.testing.assert_allclose(step.expected, kl, rtol=1e-10)

@@ -109,7 +109,7 @@ class Normals:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreFeatures:
     """Any other law: its scores, in units of their standard deviations."""
 
     factor: Law
@@ -172,7 +172,7 @@ def _block(factor: Any, site: Site, prior: dist.Distribution) -> Any:
         return None
     params = jax.eval_shape(lambda: factor.init(site, prior, None))
     batch = site.shape[:-1] if distribution is dist.Dirichlet else site.shape
-    return Scores(factor, tuple((k, params[k].shape) for k in sorted(params)), batch)
+    return ScoreFeatures(factor, tuple((k, params[k].shape) for k in sorted(params)), batch)
 
 
 def _is_labels(factor) -> bool:

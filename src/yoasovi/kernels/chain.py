@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from yoasovi.acceptance import Journey
+from yoasovi.acceptance import StepSeen
 from yoasovi.gradients import Problem, Seen, seen_at
 from yoasovi.kernels.walk import DRAW, GRADIENT, LOG_P, PARAMETER, Refused, finite, keep, note
 from yoasovi.model import Density, Terms
@@ -64,7 +64,7 @@ class Noise(NamedTuple):
     fresh_keys: Any  # (1, 2), that of the second look
 
 
-class Limits(NamedTuple):
+class ChainLimits(NamedTuple):
     """Where a chain ends, and how its average is taken."""
 
     max_steps: Any
@@ -112,7 +112,10 @@ class Moved(NamedTuple):
     steep: Any  # was the direction not finite?
 
 
-def turn(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Noise, seen: Seen | None = None, again=None):
+def turn(
+    parts: Parts, problem: Problem, limits: ChainLimits, link: Link, noise: Noise, seen: Seen | None = None,
+    again: Any = None,
+):  # fmt: skip
     """Take one turn; what is seen may be given, and log p at the draw of the second look."""
     t = link.step + 1
     if seen is None:
@@ -124,7 +127,7 @@ def turn(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Nois
             return problem.elbo(params, noise.fresh, noise.fresh_keys)[0]
         return again - problem.log_q(params, problem.draws(params, noise.fresh))[0]
 
-    journey = Journey(moved.params, moved.elbo, moved.admitted, moved.sound)
+    journey = StepSeen(moved.params, moved.elbo, moved.admitted, moved.sound)
     answer = parts.acceptance.judge(look, noise.luck[1], link.control, journey, link.yardstick, t)
     accept = answer.accept
     params, memory, baseline = keep(accept, moved.params, link.params), moved.memory, moved.baseline
@@ -147,7 +150,7 @@ def turn(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Nois
     return new, TurnSeen(answer.elbo, answer.gain, accept, answer.strictness, jnp.asarray(True))
 
 
-def move(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Noise, seen: Seen) -> Moved:
+def move(parts: Parts, problem: Problem, limits: ChainLimits, link: Link, noise: Noise, seen: Seen) -> Moved:
     """Ask whether the draws may be used, and go where they lead; nowhere if anything on the way is not finite."""
     elbo = jnp.mean(seen.ratio * seen.elbo)
     admitted = parts.acceptance.screen(noise.luck[0], link.control, elbo, link.yardstick, link.step + 1)
@@ -171,7 +174,7 @@ def move(parts: Parts, problem: Problem, limits: Limits, link: Link, noise: Nois
     return Moved(params, memory, baseline, elbo, jnp.asarray(admitted), sound, steep)
 
 
-def _noted(limits: Limits, link: Link, seen: Seen, moved: Moved) -> Refused:
+def _noted(limits: ChainLimits, link: Link, seen: Seen, moved: Moved) -> Refused:
     """Take note of draws that were not finite, and keep the first of them."""
     flat = lambda x: jnp.isfinite(x).reshape(len(x), -1).all(1) if jnp.issubdtype(x.dtype, jnp.floating) else True
     placed = jnp.ones(len(seen.elbo), bool)

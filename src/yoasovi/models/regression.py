@@ -116,7 +116,7 @@ def poisson_likelihood(params: Params, data: Any) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class Begin:
+class RegressionStart:
     """A start that does not depend on chance; sites not named begin at the prior's centre."""
 
     point: tuple[tuple[str, float], ...]
@@ -138,5 +138,5 @@ def _regression(
     name: str, prior: dict, likelihood: Callable, predictive: Callable, data: dict, begin: dict[str, float] | None = None
 ) -> Model:
     given = {k: v for k, v in (begin or {}).items() if k in prior}
-    start = Begin(tuple(given.items())) if given else None
+    start = RegressionStart(tuple(given.items())) if given else None
     return Model(prior=prior, log_likelihood=likelihood, predictive=predictive, data=data, name=name, start=start)

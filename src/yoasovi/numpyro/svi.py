@@ -60,7 +60,7 @@ class YOASOVI(SVI):
         init_params=None,
         **kwargs,
     ) -> SVIRunResult:
-        """Run at most `num_steps` steps; arguments and result are those of `SVI.run`.
+        """GuideRun at most `num_steps` steps; arguments and result are those of `SVI.run`.
 
         `params` and `state` are the best that were found. `losses` has one entry per step that was taken, undone
         ones too: fewer than `num_steps` where the run ended early, but never under `jit` or `vmap`.
@@ -109,7 +109,8 @@ class YOASOVI(SVI):
 
     def _unit(self, state: SVIState, args, kwargs) -> float:
         """Find what a nat is in the loss: the least scale that `handlers.scale` gives to a site of the guide."""
-        known, unknown = [], []
+        known: list[Any] = []
+        unknown: list[Any] = []
 
         def look():
             guide = seed(substitute(self.guide, data=self.get_params(state)), state.rng_key)
@@ -125,7 +126,7 @@ class YOASOVI(SVI):
         return found if found > 0 else 1.0
 
 
-class Run(NamedTuple):
+class GuideRun(NamedTuple):
     """A run between two windows."""
 
     params: Any  # where the next window starts
@@ -147,13 +148,13 @@ class Windows:
         self.loss, self.unit, self.optim, self.put, self.forward = loss, unit, optim, put, forward
         self.longest, self.num_steps, self.rule = longest, num_steps, rule
 
-    def begin(self, memory, key) -> Run:
+    def begin(self, memory, key) -> GuideRun:
         """Give the state before the first window."""
         params, none = self.optim.get_params(memory), jnp.asarray(0)
         control = GuideControl(jnp.asarray(self.rule.first), jnp.asarray(1.0), jnp.asarray(False))
-        return Run(params, memory, params, control, none, jax.random.split(key, 3), none, none, none, none)
+        return GuideRun(params, memory, params, control, none, jax.random.split(key, 3), none, none, none, none)
 
-    def walk(self, run: Run):
+    def walk(self, run: GuideRun):
         """Take the window's steps: (params, memory, average, losses, refused in a row, luck)."""
         size = jnp.minimum(run.control.size, self.num_steps - run.step)
 
@@ -189,9 +190,9 @@ class Windows:
         value = jax.vmap(lambda k: jax.vmap(lambda p: -self.loss(p, k) / self.unit)(both))(keys)
         return value[:, 0] - value[:, 1], value[:, 0], value[:, 1]
 
-    def settled(self, run: Run, walked, candidate, noise: judge.Gain, gain: judge.Gain, xp: Any) -> Run:
+    def settled(self, run: GuideRun, walked, candidate, noise: judge.Gain, gain: judge.Gain, xp: Any) -> GuideRun:
         """Do what the rule says."""
-        params, memory, _, _, refused, luck = walked
+        _, memory, _, _, refused, luck = walked
         sound = finite(candidate)
         ruling = self.rule.rule(run.control, gain, noise, sound, luck, run.turn + 1)
         size = xp.minimum(run.control.size, self.num_steps - run.step)
@@ -207,13 +208,13 @@ class Windows:
             [int(r) for r in (StopReason.NON_FINITE, StopReason.CONVERGED, StopReason.NO_STEP, StopReason.MAX_STEPS)],
             int(StopReason.RUNNING),
         )
-        return Run(
+        return GuideRun(
             pick(ruling.rollback, incumbent, candidate), pick(ruling.rollback, run.memory, memory), incumbent,
             ruling.control, patience, run.keys, step, run.turn + 1, refused, reason,
         )  # fmt: skip
 
 
-def _by_the_host(work: Windows, run: Run, progress_bar: bool) -> tuple[Run, jax.Array]:
+def _by_the_host(work: Windows, run: GuideRun, progress_bar: bool) -> tuple[GuideRun, jax.Array]:
     """Decide on the host, window by window, with a look now and then for the progress bar."""
     walk, pairs = _opened(work.walk), _opened(work.pairs)
     run = jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x), run)
@@ -255,7 +256,7 @@ def _by_the_host(work: Windows, run: Run, progress_bar: bool) -> tuple[Run, jax.
     return run, jnp.concatenate([jnp.asarray(x) for x in losses])
 
 
-def _in_one(work: Windows, run: Run) -> tuple[Run, jax.Array]:
+def _in_one(work: Windows, run: GuideRun) -> tuple[GuideRun, jax.Array]:
     """The same inside a program of the user's: the windows do not end early there."""
 
     def gain(run, new, old, which, most):
@@ -305,7 +306,7 @@ def _opened(fn: Callable) -> Callable:
     return call
 
 
-def _complain(end: Run) -> None:
+def _complain(end: GuideRun) -> None:
     if end.reason == StopReason.NON_FINITE:
         text = f"The loss was not finite for {_MAX_NONFINITE} steps in a row; check priors, supports and data."
         warnings.warn(text, stacklevel=3)

@@ -31,7 +31,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Chart:
+class Panel:
     """A chart: `view` is the (low, high) of the y axis to begin with; None shows everything."""
 
     key: str
@@ -81,7 +81,7 @@ def some(mask: np.ndarray, most: int = _DOTS) -> np.ndarray:
 # ---- the run ---------------------------------------------------------------------------------------------
 
 
-def elbo_charts(fits: list[Any], names: list[str]) -> list[Chart]:
+def elbo_charts(fits: list[Any], names: list[str]) -> list[Panel]:
     """ELBO against evaluations and against seconds; of one fit with every turn's fate, of several as lines."""
     charts = []
     for key, column, label in (("elbo", "evaluations", "evaluations of log p"), ("elbo-seconds", "elapsed", "seconds")):
@@ -96,7 +96,7 @@ def elbo_charts(fits: list[Any], names: list[str]) -> list[Chart]:
         )
         if series:
             charts.append(
-                Chart(key, f"ELBO against {label}", caption, label, "ELBO (nats)", tuple(series), view=_view(fits))
+                Panel(key, f"ELBO against {label}", caption, label, "ELBO (nats)", tuple(series), view=_view(fits))
             )
     return charts
 
@@ -147,7 +147,7 @@ def _view(fits: list[Any]) -> tuple[float, float] | None:
     return float(low - pad), float(high + pad)
 
 
-def step_charts(fit: Any) -> list[Chart]:
+def step_charts(fit: Any) -> list[Panel]:
     """Step size and temperature along the run, where they say anything."""
     if not fit.trace:
         return []
@@ -167,7 +167,7 @@ def step_charts(fit: Any) -> list[Chart]:
         y = np.where(y > 0, y, np.nan)
         if np.isfinite(y).sum() > 1 and np.nanmax(y) > np.nanmin(y):
             line = Series(label, "line", *thin(x, y), colour=0)
-            charts.append(Chart(key, title, caption, "evaluations of log p", label, (line,), y_log=True))
+            charts.append(Panel(key, title, caption, "evaluations of log p", label, (line,), y_log=True))
     return charts
 
 
@@ -175,8 +175,8 @@ def step_charts(fit: Any) -> list[Chart]:
 
 
 @dataclass(frozen=True)
-class Draws:
-    """Draws of all scalar parameters: q's own, and importance-corrected ones where that is possible."""
+class ShownDraws:
+    """ShownDraws of all scalar parameters: q's own, and importance-corrected ones where that is possible."""
 
     names: list[str]
     own: np.ndarray  # (S, P)
@@ -184,7 +184,7 @@ class Draws:
     site: list[str]  # of each parameter
 
 
-def draws(fit: Any, n: int = _DRAWS) -> Draws:
+def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
     """Draw from q, and towards the posterior where q has few parameters; latents of single observations are left out."""
     from yoasovi.answer.correction import KERNELS_UP_TO
     from yoasovi.families.base import Gaussian
@@ -193,11 +193,11 @@ def draws(fit: Any, n: int = _DRAWS) -> Draws:
     few = isinstance(fit.family, Gaussian) and fit.family.noise_size(fit.model.density) <= KERNELS_UP_TO
     if fit.kept is not None:  # loaded without its model: the draws that were saved, as they are
         names, sites, saved = _flat(fit.sample(n), local)
-        return Draws(names, saved, None, sites)
+        return ShownDraws(names, saved, None, sites)
     own = _flat(fit.sample(n, corrected=False), local)
     can = few and fit.model.differentiable and bool(np.isfinite(fit.log_ratio).all())
     corrected = _flat(fit.sample(n, corrected=True), local)[2] if can else None
-    return Draws(own[0], own[2], corrected, own[1])
+    return ShownDraws(own[0], own[2], corrected, own[1])
 
 
 def _flat(sample: dict[str, np.ndarray], skip: set[str]) -> tuple[list[str], list[str], np.ndarray]:
@@ -212,7 +212,7 @@ def _flat(sample: dict[str, np.ndarray], skip: set[str]) -> tuple[list[str], lis
     return names, sites, np.concatenate(columns, 1)
 
 
-def worst(found: Draws) -> list[int]:
+def worst(found: ShownDraws) -> list[int]:
     """Order parameters by how much correction moves them; by place where there is none."""
     if found.corrected is None:
         return list(range(len(found.names)))
@@ -221,7 +221,7 @@ def worst(found: Draws) -> list[int]:
     return [int(j) for j in np.argsort(-moved, kind="stable")]
 
 
-def marginal_charts(founds: list[Draws], names: list[str]) -> list[Chart]:
+def marginal_charts(founds: list[ShownDraws], names: list[str]) -> list[Panel]:
     """Densities of the parameters that correction moves most; of several fits those of the first, one line each."""
     charts, alone = [], len(founds) == 1
     for j in sorted(worst(founds[0])[:_MARGINALS]):
@@ -239,7 +239,7 @@ def marginal_charts(founds: list[Draws], names: list[str]) -> list[Chart]:
             series.append(Series("q" if alone else name, "line", *density(column, span), colour=i))
         low, high = np.quantile(founds[0].own[:, j], [0.05, 0.95])
         caption = f"90% of q lies in {low:.4g} to {high:.4g}." if alone else ""
-        charts.append(Chart(f"marginal-{j}", label, caption, label, "density", tuple(series)))
+        charts.append(Panel(f"marginal-{j}", label, caption, label, "density", tuple(series)))
     return charts
 
 
@@ -262,7 +262,7 @@ def density(x: np.ndarray, span: tuple[float, float], points: int = 80) -> tuple
     return grid, kernels(grid) + (kernels(-grid) if positive else 0.0)
 
 
-def pair_charts(found: Draws) -> list[Chart]:
+def pair_charts(found: ShownDraws) -> list[Panel]:
     """Scatter plots of the parameters that correction moves most, against each other."""
     chosen = worst(found)[:_PAIRED]
     charts, keep = [], some(np.ones(len(found.own), bool), 300)
@@ -275,14 +275,14 @@ def pair_charts(found: Draws) -> list[Chart]:
                     Series("corrected", "points", found.corrected[keep, i], found.corrected[keep, j], colour=1, faint=True)
                 )
             names = found.names[i], found.names[j]
-            charts.append(Chart(f"pair-{i}-{j}", f"{names[0]} and {names[1]}", "", *names, tuple(series)))
+            charts.append(Panel(f"pair-{i}-{j}", f"{names[0]} and {names[1]}", "", *names, tuple(series)))
     return charts
 
 
 # ---- how good it is --------------------------------------------------------------------------------------
 
 
-def weight_chart(fit: Any) -> Chart | None:
+def weight_chart(fit: Any) -> Panel | None:
     """The tail of the importance weights: survival against size, on log axes, where a Pareto tail is straight."""
     ratios = fit.log_ratio[np.isfinite(fit.log_ratio)]
     if ratios.size < 100 or np.ptp(ratios) < 1e-6:
@@ -307,7 +307,7 @@ def weight_chart(fit: Any) -> Chart | None:
             scale = max(float(np.mean(weights[:tail] - edge)) * max(1.0 - khat, 0.1), 1e-12)
             y = share[tail] * (1.0 + khat * (x - edge) / scale) ** (-1.0 / khat)
             series.append(Series(f"Pareto tail, k = {khat:.2f}", "line", x, y, colour=1))
-    return Chart("weights", "Importance weights", text, "weight relative to the mean", "share of draws above", tuple(series),
+    return Panel("weights", "Importance weights", text, "weight relative to the mean", "share of draws above", tuple(series),
                  x_log=True, y_log=True)  # fmt: skip
 
 
@@ -316,7 +316,7 @@ def _spread(n: int, most: int = _DOTS) -> np.ndarray:
     return np.unique(np.geomspace(1, n, min(n, most)).astype(int) - 1)
 
 
-def predictive_chart(fit: Any, n: int = 400) -> Chart | None:
+def predictive_chart(fit: Any, n: int = 400) -> Panel | None:
     """Data beside replicated data: few observations one by one, counts by value, others by their density."""
     if getattr(fit.model, "predictive", None) is None:  # or the model is absent
         return None
@@ -337,7 +337,7 @@ def predictive_chart(fit: Any, n: int = 400) -> Chart | None:
             Series("observed", "points", order, observed, colour=1),
         )
         text = "Each observation, and where the fitted model would put it nine times in ten."
-        return Chart("predictive", "Predictive check", text, "observation", "y", series)
+        return Panel("predictive", "Predictive check", text, "observation", "y", series)
     if np.unique(observed).size <= 12 and np.array_equal(observed, np.round(observed)):
         values = np.unique(observed)
         counts = np.array([[(row == v).sum() for v in values] for row in made])
@@ -347,7 +347,7 @@ def predictive_chart(fit: Any, n: int = 400) -> Chart | None:
             Series("replicated, 90%", "band", values, high, low, colour=4),
             Series("observed", "points", values, seen, colour=1),
         )
-        return Chart("predictive", "Predictive check", "How often each value occurs.", "y", "count", series)
+        return Panel("predictive", "Predictive check", "How often each value occurs.", "y", "count", series)
     span = _range(observed, made[:, : observed.size].ravel())
     curves = np.array([density(row, span)[1] for row in made[:100]])
     grid = np.linspace(*span, curves.shape[1])
@@ -358,7 +358,7 @@ def predictive_chart(fit: Any, n: int = 400) -> Chart | None:
         Series("observed", "line", *density(observed, span), colour=1),
     )
     text = "Density of the data against densities of data sets drawn from the fitted model."
-    return Chart("predictive", "Predictive check", text, "y", "density", series)
+    return Panel("predictive", "Predictive check", text, "y", "density", series)
 
 
 def observations(model: Any) -> np.ndarray | None:
@@ -371,7 +371,7 @@ def observations(model: Any) -> np.ndarray | None:
     return None if data is None or isinstance(data, dict) else np.asarray(data)
 
 
-def cluster_chart(fit: Any) -> Chart | None:
+def cluster_chart(fit: Any) -> Panel | None:
     """The first two columns of a mixture's data, by the component each observation most likely belongs to."""
     component = getattr(getattr(fit.model, "predictive", None), "component", None)  # or the model is absent
     if component is None:
@@ -392,4 +392,4 @@ def cluster_chart(fit: Any) -> Chart | None:
     ]  # fmt: skip
     middle = Series("means", "points", centre["mu"][:, 0], centre["mu"][:, 1], colour=7, shape="star")
     text = "Each observation by its most likely component, at the posterior mean; the first two columns of the data."
-    return Chart("clusters", "Clusters", text, "y, column 0", "y, column 1", (*series, middle), equal=True)
+    return Panel("clusters", "Clusters", text, "y, column 0", "y, column 1", (*series, middle), equal=True)

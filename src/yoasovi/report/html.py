@@ -22,7 +22,7 @@ import numpy as np
 
 from yoasovi.errors import check
 from yoasovi.report import content
-from yoasovi.report.content import Chart, Draws
+from yoasovi.report.content import Panel, ShownDraws
 
 _ROWS = 1000  # of the table of parameters
 _WORDS = {"good": "Good", "usable": "Usable", "poor": "Poor", "failed": "Failed"}
@@ -114,11 +114,11 @@ class _Page:
     def section(self, key: str, title: str, lead: str = "") -> None:
         self.add(f'<h2 id="{key}">{escape(title)}</h2>' + (f'<p class="lead">{escape(lead)}</p>' if lead else ""))
 
-    def figure(self, chart: Chart, prefix: str = "", size: str = "large", hidden: bool = False, level: int = 3) -> str:
+    def figure(self, chart: Panel, prefix: str = "", size: str = "large", hidden: bool = False, level: int = 3) -> str:
         key = f"{prefix}{chart.key}"
         self.charts[key] = _spec(key, chart)
         names = ", ".join(s.name for s in chart.series)
-        alt = f"Chart: {chart.title}. {chart.y_label} against {chart.x_label}, showing {names}. {chart.caption}"
+        alt = f"Panel: {chart.title}. {chart.y_label} against {chart.x_label}, showing {names}. {chart.caption}"
         kind = f'class="{"wide" if size == "large" else ""}"{" data-equal" * chart.equal}{" hidden" if hidden else ""}'
         return (
             f'<figure id="{escape(key)}" data-size="{size}" {kind}>'
@@ -128,7 +128,7 @@ class _Page:
             + "</figure>"
         )
 
-    def tabs(self, charts: list[Chart], labels: list[str], prefix: str = "") -> None:
+    def tabs(self, charts: list[Panel], labels: list[str], prefix: str = "") -> None:
         """Put several charts in one place."""
         if not charts:
             return
@@ -139,7 +139,7 @@ class _Page:
                 for i, (c, label) in enumerate(zip(charts, labels, strict=True))) + "</div>")  # fmt: skip
         self.add("".join(self.figure(c, prefix, hidden=i > 0) for i, c in enumerate(charts)))
 
-    def grid(self, charts: Iterable[Chart], prefix: str = "", size: str = "small") -> None:
+    def grid(self, charts: Iterable[Panel], prefix: str = "", size: str = "small") -> None:
         self.add(
             f'<div class="grid{" two" if size == "medium" else ""}">'
             + "".join(self.figure(c, prefix, size) for c in charts)
@@ -150,7 +150,7 @@ class _Page:
 # ---- sections --------------------------------------------------------------------------------------------
 
 
-def _one(page: _Page, fit: Any, verdict: Any, found: Draws, prefix: str = "") -> None:
+def _one(page: _Page, fit: Any, verdict: Any, found: ShownDraws, prefix: str = "") -> None:
     page.section(
         f"{prefix}evidence", "Evidence", "What was looked at, and what it says. A grade is that of the worst finding."
     )
@@ -175,7 +175,7 @@ def _one(page: _Page, fit: Any, verdict: Any, found: Draws, prefix: str = "") ->
     page.add(_table([("setting", ""), ("value", "")], [(escape(k), escape(v)) for k, v in _settings(fit)]))
 
 
-def _lead(found: Draws) -> str:
+def _lead(found: ShownDraws) -> str:
     few = min(len(found.names), 12)
     which = (
         "Those that correction moves most of" if found.corrected is not None and len(found.names) > few else "The first of"
@@ -185,7 +185,7 @@ def _lead(found: Draws) -> str:
     return text + (" Shaded: importance-corrected draws." if found.corrected is not None else "")
 
 
-def _several(page: _Page, fits: list[Any], verdicts: list[Any], founds: list[Draws], names: list[str]) -> None:
+def _several(page: _Page, fits: list[Any], verdicts: list[Any], founds: list[ShownDraws], names: list[str]) -> None:
     page.section(
         "figures", "Side by side", "Reported: the ELBO that a run last accepted. Compare by fresh draws; higher is better."
     )
@@ -271,7 +271,7 @@ def _comparison(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
     return _table(heads, rows)
 
 
-def _parameters(found: Draws, key: str) -> str:
+def _parameters(found: ShownDraws, key: str) -> str:
     """Table of all parameters; intervals of one site share their axis."""
     best = found.own if found.corrected is None else found.corrected
     low, middle, high = np.quantile(best, [0.05, 0.5, 0.95], axis=0)
@@ -377,7 +377,7 @@ def _asset(name: str) -> str:
     return files("yoasovi.report").joinpath(name).read_text("utf-8")
 
 
-def _spec(key: str, chart: Chart) -> dict:
+def _spec(key: str, chart: Panel) -> dict:
     series = [
         {"name": s.name, "kind": s.kind, "x": _numbers(s.x), "y": _numbers(s.y),
          "low": None if s.low is None else _numbers(s.low), "colour": s.colour, "shape": s.shape, "faint": s.faint}

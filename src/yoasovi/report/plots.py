@@ -8,7 +8,7 @@ from typing import Any
 from yoasovi.errors import check
 from yoasovi.extras import need
 from yoasovi.report import content
-from yoasovi.report.content import Chart, Series
+from yoasovi.report.content import Panel, Series
 
 KINDS = ("all", "elbo", "steps", "marginals", "pairs", "weights", "predictive", "clusters")
 _COLOURS = ("#2560a8", "#c2500f", "#1f8052", "#b3243f", "#7a5ba8", "#0f7c8a", "#8a6d12", "#3c4250")
@@ -44,9 +44,9 @@ def plot(fit: Any, kind: str = "all", columns: int = 3) -> Any:
     return figure
 
 
-def _charts(fit: Any, kind: str) -> list[Chart]:
+def _charts(fit: Any, kind: str) -> list[Panel]:
     wanted = lambda *names: kind in ("all", *names)
-    charts: list[Chart | None] = []
+    charts: list[Panel | None] = []
     if wanted("elbo"):
         charts += content.elbo_charts([fit], [fit.method.name])
     if wanted("steps"):
@@ -64,7 +64,7 @@ def _charts(fit: Any, kind: str) -> list[Chart]:
     return [c for c in charts if c is not None]
 
 
-def draw(ax: Any, chart: Chart) -> None:
+def draw(ax: Any, chart: Panel) -> None:
     """Draw one chart into matplotlib axes."""
     for series in chart.series:
         _draw_series(ax, series)

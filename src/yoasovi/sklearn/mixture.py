@@ -93,9 +93,9 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         self.draws_ = {"weights": weights, "means": means, "covariances": covariances}
         self.weights_, self.means_, self.covariances_ = (x.mean(0) for x in self.draws_.values())
 
-    def _last(self, unit: Unit) -> Given:
+    def _last(self, unit: Unit) -> GivenStart:
         spread = np.diagonal(self.covariances_, axis1=1, axis2=2) if self.covariance_type == "full" else self.covariances_
-        return Given({
+        return GivenStart({
             "mu": unit.standardised(self.means_), "sd": np.sqrt(spread) / unit.scale, "weights": self.weights_,
         })  # fmt: skip
 
@@ -164,7 +164,7 @@ class Clusters:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class GivenStart:
     """Start at one point."""
 
     point: dict[str, np.ndarray]

@@ -45,8 +45,8 @@ class Effort(NamedTuple):
         )  # fmt: skip
 
 
-class Scores(NamedTuple):
-    """Scores of mirrored draws in q's own units; all zero where q is the posterior."""
+class ScoreLook(NamedTuple):
+    """ScoreLook of mirrored draws in q's own units; all zero where q is the posterior."""
 
     eps: np.ndarray  # (n, d); rows 2k and 2k + 1 are mirrored
     white: np.ndarray  # (n, d)
@@ -87,7 +87,7 @@ class Search(NamedTuple):
     num_gradients: int
 
 
-def scores(fit: Any, pairs: int, seed: int = 0) -> Scores:
+def scores(fit: Any, pairs: int, seed: int = 0) -> ScoreLook:
     """Take scores at mirrored draws from q, and measure what the step they propose would gain."""
     dim, family, kernels, lane = fit.model.density.dim, fit.family, fit.kernels, fit.lane
     size = family.noise_size(fit.model.density)
@@ -104,7 +104,7 @@ def scores(fit: Any, pairs: int, seed: int = 0) -> Scores:
     sound = np.isfinite(white).all(1)
     sound = np.repeat(sound[0::2] & sound[1::2], 2)
     gained = Estimate(float(gain.mean[0]), float(gain.se[0]))
-    return Scores(eps[sound], white[sound], gained, 2 * int(gain.pairs[0]), 2 * pairs)
+    return ScoreLook(eps[sound], white[sound], gained, 2 * int(gain.pairs[0]), 2 * pairs)
 
 
 def wide(fit: Any, axes: np.ndarray | None = None, n: int = 4000, seed: int = 0) -> Wide:

@@ -18,7 +18,18 @@ from yoasovi.errors import positive_integer, positive_number
 from yoasovi.tempering import Logarithmic, Tempering
 from yoasovi.windows.judge import Gain, decide
 from yoasovi.windows.state import (
-    CANDIDATE, END, INCUMBENT, LINE, SCALES, STEPS, Forecast, Plan, Ruling, Setting, choose, even,
+    CANDIDATE,
+    END,
+    INCUMBENT,
+    LINE,
+    SCALES,
+    STEPS,
+    Forecast,
+    Plan,
+    Ruling,
+    Setting,
+    choose,
+    even,
 )  # fmt: skip
 
 # A step of a tenth of a standard deviation is safe; far from the posterior, where all steps agree, more is better.
@@ -38,7 +49,7 @@ class WindowControl(NamedTuple):
     asked: Any  # how often a line was turned to
 
 
-class Seen(NamedTuple):
+class Outcome(NamedTuple):
     """What came out of a window, in the rule's own terms."""
 
     gain: Any
@@ -121,7 +132,7 @@ class Window:
         return Plan(control.size, control.length, control.kind, control.trust, control.cap)
 
     def most_pairs(self, control: WindowControl) -> tuple[Any, Any]:
-        """Common draws that may be spent on: is the candidate better than the incumbent, and than the window's end?
+        """Give the common draws for two questions: is the candidate better than the incumbent, and than the window's end.
 
         The second question tells noise from progress, and so steers the length of steps; lines do not ask it.
         """
@@ -139,7 +150,7 @@ class Window:
         # A short window of short steps is flat because it went nowhere.
         longest = self.longest_window(setting)
         travelled = (control.length * control.size >= 1.0) | (control.size >= longest)
-        seen = Seen(gain.mean, gain.se, found.better, found.worse, found.small, travelled, noise.mean)
+        seen = Outcome(gain.mean, gain.se, found.better, found.worse, found.small, travelled, noise.mean)
         stepped = self._after_steps(control, setting, seen, longest)
         doubt = abs(gain.mean) + self.sure * gain.se
         settled = travelled & (doubt < 2.0 * self.tolerance * flat / self.flat)
@@ -158,7 +169,7 @@ class Window:
             strictness=strictness, control=new,
         )  # fmt: skip
 
-    def _after_steps(self, control: WindowControl, setting: Setting, seen: Seen, longest: int) -> WindowControl:
+    def _after_steps(self, control: WindowControl, setting: Setting, seen: Outcome, longest: int) -> WindowControl:
         """Adapt the length and its cap: up while the window's end is as good as its average, down when noise shows."""
         xp, gain, noise = space(seen.gain), seen.gain, seen.noise
         better = seen.better & ~seen.small
@@ -178,7 +189,7 @@ class Window:
             windows=control.windows + 1,
         )  # fmt: skip
 
-    def _after_line(self, control: WindowControl, setting: Setting, forecast: Forecast, seen: Seen):
+    def _after_line(self, control: WindowControl, setting: Setting, forecast: Forecast, seen: Outcome):
         """Adapt length and trust by what the line promised, and move on to the next kind when it stops paying."""
         xp, (expected, signal, noise) = space(seen.gain), forecast
         dim, full_size = setting.dim, setting.family.line_size(setting.dim)

@@ -22,7 +22,7 @@ from yoasovi.arrays import space
 _LEAST_SLACK = 0.05
 
 
-class Line(NamedTuple):
+class ScoreLine(NamedTuple):
     """The shrunk line, and what it says: all in nats, in q's own units."""
 
     intercept: Any  # a, (..., d)
@@ -55,7 +55,7 @@ def _intercept(even, usable):
     return mean, (spread**2).sum((-1, -2)) / (n - 1) / n
 
 
-def line_of_scales(eps: Any, white: Any) -> Line:
+def line_of_scales(eps: Any, white: Any) -> ScoreLine:
     """Fit a and the diagonal of B, coordinate by coordinate; O(d) per draw."""
     x, even, odd, usable = mirrored_parts(eps, white)
     xp = space(x)
@@ -67,10 +67,10 @@ def line_of_scales(eps: Any, white: Any) -> Line:
     noise_b = (((residual * x) ** 2).sum(-2) / weight**2).sum(-1)
     keep_a, keep_b = shrinkage((a**2).sum(-1), noise_a), shrinkage((b**2).sum(-1), noise_b)
     signal = 0.5 * keep_a * (a**2).sum(-1) + 0.25 * keep_b * (b**2).sum(-1)
-    return Line(keep_a[..., None] * a, keep_b[..., None] * b, signal, 0.5 * noise_a + 0.25 * noise_b)
+    return ScoreLine(keep_a[..., None] * a, keep_b[..., None] * b, signal, 0.5 * noise_a + 0.25 * noise_b)
 
 
-def line(eps: Any, white: Any) -> Line:
+def line(eps: Any, white: Any) -> ScoreLine:
     """Fit a and all of B; needs more than d pairs; O(d^2) per draw and O(d^3) once."""
     x, even, odd, usable = mirrored_parts(eps, white)
     xp = space(x)
@@ -92,7 +92,7 @@ def line(eps: Any, white: Any) -> Line:
     keep_on, keep_off = shrinkage(squares(on), noise_on), shrinkage(squares(off), noise_off)
     signal = 0.5 * keep_a * (a**2).sum(-1) + 0.25 * (keep_on * squares(on) + keep_off * squares(off))
     slope = keep_on[..., None, None] * on + keep_off[..., None, None] * off
-    return Line(keep_a[..., None] * a, slope, signal, 0.5 * noise_a + 0.25 * (noise_on + noise_off))
+    return ScoreLine(keep_a[..., None] * a, slope, signal, 0.5 * noise_a + 0.25 * (noise_on + noise_off))
 
 
 class Newton(NamedTuple):
@@ -104,7 +104,7 @@ class Newton(NamedTuple):
     expected: Any  # gain in nats if the line were exact
 
 
-def newton(fitted: Line, length: Any, trust: Any) -> Newton:
+def newton(fitted: ScoreLine, length: Any, trust: Any) -> Newton:
     """Turn a line into a step of the given length; `trust` bounds how far one window may change scales and mean."""
     intercept = fitted.intercept
     xp, length, trust = space(intercept), length[..., None], trust[..., None]

@@ -28,7 +28,7 @@ class Layout(NamedTuple):
     observations: int
 
 
-class Line(NamedTuple):
+class ValueSlopes(NamedTuple):
     """Coefficients of a window's values, with the variances of their errors."""
 
     slope: Any  # (P,) on t
@@ -38,7 +38,7 @@ class Line(NamedTuple):
     lost: Any  # share of the draws that were not finite
 
 
-class Table(NamedTuple):
+class LabelTable(NamedTuple):
     """What each label of a local site was worth, E[log p of its observation | label], and how often it was seen; (N, K)."""
 
     worth: Any
@@ -48,8 +48,8 @@ class Table(NamedTuple):
 class Memory(NamedTuple):
     """What is known of the incumbent."""
 
-    line: Line
-    tables: dict[str, Table]
+    line: ValueSlopes
+    tables: dict[str, LabelTable]
 
 
 class Sights(NamedTuple):
@@ -67,7 +67,7 @@ def nothing_known(layout: Layout) -> Memory:
     """Give the memory to begin with."""
     none = np.zeros(layout.normal.size)
     empty = {k: np.zeros((layout.observations, size)) for k, size in layout.labels.items()}
-    return Memory(Line(none, none, none, none, np.asarray(0.0)), {k: Table(x, x) for k, x in empty.items()})
+    return Memory(ValueSlopes(none, none, none, none, np.asarray(0.0)), {k: LabelTable(x, x) for k, x in empty.items()})
 
 
 def values_of(memory: Memory, sights: Sights) -> np.ndarray:
@@ -85,7 +85,7 @@ def values_of(memory: Memory, sights: Sights) -> np.ndarray:
     return sights.shared + np.sum(ratio * excess, -1) + expected
 
 
-def absorbed(memory: Memory, sights: Sights, recall: float) -> dict[str, Table]:
+def absorbed(memory: Memory, sights: Sights, recall: float) -> dict[str, LabelTable]:
     """Add a window's sightings to the tables, which remember `recall` earlier ones."""
     tables = {}
     for k, z in sights.labels.items():
@@ -96,11 +96,11 @@ def absorbed(memory: Memory, sights: Sights, recall: float) -> dict[str, Table]:
         before = np.minimum(old.seen, recall)
         count, finite = before + counts, np.isfinite(sums)
         worth = (old.worth * before + np.where(finite, sums, 0.0)) / np.maximum(count, 1e-30)
-        tables[k] = Table(np.where(finite, worth, old.worth), np.where(finite, count, old.seen))
+        tables[k] = LabelTable(np.where(finite, worth, old.worth), np.where(finite, count, old.seen))
     return tables
 
 
-def fit_line(layout: Layout, features: np.ndarray, values: np.ndarray) -> tuple[Line, float, float]:
+def fit_line(layout: Layout, features: np.ndarray, values: np.ndarray) -> tuple[ValueSlopes, float, float]:
     """Least squares of the values on [1, t, t^2 - 1 of Normals, t_i t_j]; gives (line, elbo, its error).
 
     Products of features of independent parts have mean zero too; they only lower the residual, and join once there
@@ -131,18 +131,18 @@ def fit_line(layout: Layout, features: np.ndarray, values: np.ndarray) -> tuple[
     else:
         bend, bend_noise = np.zeros(width), np.zeros(width)
         bend[bells], bend_noise[bells] = found[1 + width :][: len(bells)], noise[1 + width :][: len(bells)]
-        line = Line(found[1 : 1 + width], noise[1 : 1 + width], bend, bend_noise, np.asarray(lost))
+        line = ValueSlopes(found[1 : 1 + width], noise[1 : 1 + width], bend, bend_noise, np.asarray(lost))
     return line, found[0] + middle if ok.any() else -np.inf, np.sqrt(noise[0]) + 1e-12
 
 
-def _towards_finite(layout: Layout, t, ok, lost) -> Line:
+def _towards_finite(layout: Layout, t, ok, lost) -> ValueSlopes:
     """Give the line that leads to where draws were finite: their mean and variance, or just narrower if there were none."""
     count = ok.sum()
     mean = np.sum(np.where(ok[:, None], t, 0.0), 0) / max(count, 1)
     square = np.sum(np.where(ok[:, None], (t - mean) ** 2, 0.0), 0) / max(count - 1, 1)
     precision = np.where(count > 2, 1.0 / np.maximum(square, 0.05), 4.0)
     none, normal = np.zeros_like(mean), layout.normal
-    return Line(normal * mean * precision, none, normal * (0.5 - 0.5 * precision), none, np.asarray(lost))
+    return ValueSlopes(normal * mean * precision, none, normal * (0.5 - 0.5 * precision), none, np.asarray(lost))
 
 
 def pairs(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +164,7 @@ def _ridge(layout: Layout, count: int, i: np.ndarray, j: np.ndarray) -> np.ndarr
     return ridge
 
 
-def newton(layout: Layout, line: Line, length: float, trust: float) -> tuple[np.ndarray, np.ndarray]:
+def newton(layout: Layout, line: ValueSlopes, length: float, trust: float) -> tuple[np.ndarray, np.ndarray]:
     """Give the shift along t and the change of the logarithm of Normal scales, shrunk by how far noise explains them.
 
     For a Normal the precision of the target in q's units is 1 - 2 bend, and its mean slope / (1 - 2 bend).
@@ -180,14 +180,14 @@ def newton(layout: Layout, line: Line, length: float, trust: float) -> tuple[np.
     return shift, -0.5 * length * np.log(np.minimum(precision, trust))
 
 
-def promise(line: Line) -> float:
+def promise(line: ValueSlopes) -> float:
     """Give the gain a full step still promises, less what noise alone would promise."""
     precision = np.clip(1.0 - 2.0 * line.bend, 0.1, 10.0)
     gain = 0.5 * (line.slope**2 - line.slope_noise) / precision + line.bend**2 - line.bend_noise
     return max(float(np.sum(gain)), 0.0)
 
 
-def local_promise(tables: dict[str, Table], log_probs: dict[str, np.ndarray]) -> float:
+def local_promise(tables: dict[str, LabelTable], log_probs: dict[str, np.ndarray]) -> float:
     """Give KL(q || softmax of the table), summed over observations whose labels were all seen."""
     found = 0.0
     for k, log_q in log_probs.items():
@@ -198,7 +198,7 @@ def local_promise(tables: dict[str, Table], log_probs: dict[str, np.ndarray]) ->
     return found
 
 
-def pull(table: Table, log_probs: Any) -> Any:
+def pull(table: LabelTable, log_probs: Any) -> Any:
     """Give the natural gradient of the logits: worth - log q, centred; zero for labels never seen."""
     xp, seen = space(log_probs), table.seen > 0
     weight = xp.where(seen, xp.exp(log_probs), 0.0)
@@ -207,7 +207,7 @@ def pull(table: Table, log_probs: Any) -> Any:
     return xp.where(seen, towards - mean, 0.0)
 
 
-def _known(table: Table, log_probs: np.ndarray, centred: bool) -> np.ndarray:
+def _known(table: LabelTable, log_probs: np.ndarray, centred: bool) -> np.ndarray:
     """Give what is known of log p - log q of each label; a label never seen is worth the mean of the others."""
     seen = table.seen > 0
     weight = np.where(seen, np.exp(log_probs), 0.0)

@@ -1,0 +1,133 @@
+"""Lines through scores while q stands still, then windows of natural steps: the default method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from yoasovi.kernels.looks import Rows
+from yoasovi.kernels.walk import DRAW, GRADIENT, LOG_P, Pace, Refused, Steps, Trip, nothing_refused, walk
+from yoasovi.randomness import Purpose, key_words, stream
+from yoasovi.start import put, take
+from yoasovi.stopping import StopReason
+from yoasovi.turns.state import Journey, RunState, finite_lanes, in_lanes, pick
+from yoasovi.turns.windows import WindowTurns
+from yoasovi.windows.state import LINE, STEPS, Forecast, Plan
+
+
+class NaturalTurns(WindowTurns):
+    """Lines through scores while q stands still, then windows of natural steps."""
+
+    def begin(self, params, trust):
+        lanes, dim = params.mean.shape
+        size = self.family.noise_size(self.kernels.density)
+        still = [self.family.natural(take(params, i), np.zeros(size), np.zeros(dim)) for i in range(lanes)]
+        velocity = jax.tree.map(lambda *x: np.zeros_like(np.stack(x)), *still)
+        anchor = self.kernels.anchor(params.mean) if self.setting.batched else None
+        zero = np.zeros(lanes, int)
+        return RunState(
+            params, params, Pace(velocity, np.zeros((lanes, dim)), np.zeros(lanes)), np.full(lanes, np.nan),
+            self.rule.init(self.setting, lanes, trust), in_lanes(self.method.stopping.init(), lanes), anchor,
+            zero, zero, zero, zero + (anchor is not None), nothing_refused(np.zeros((lanes, dim)), lanes),
+            zero + int(StopReason.RUNNING),
+        )  # fmt: skip
+
+    def travel(self, state, plan, place):
+        lanes, longest = len(plan.size), int(plan.size.max())
+        rng = stream(self.limits.seed, Purpose.WINDOW, place)
+        size = self.family.noise_size(self.kernels.density)
+        half = rng.standard_normal((lanes, -(-longest // 2), size))
+        noise = np.stack([half, -half], 2).reshape(lanes, -1, size)[:, :longest]
+        rows = None
+        if state.anchor is not None:  # a mirrored pair shares its minibatch
+            keys = key_words(stream(self.limits.seed, Purpose.ROWS, place), (lanes, half.shape[1]))
+            rows = Rows(np.repeat(keys, 2, 1)[:, :longest], state.anchor)
+        parts = []
+        stepping = plan.kind == STEPS
+        if stepping.any():
+            parts.append((np.flatnonzero(stepping), self._stepped))
+        for kind, count in sorted(set(zip(plan.kind[~stepping].tolist(), plan.size[~stepping].tolist(), strict=True))):
+            same = np.flatnonzero((plan.kind == kind) & (plan.size == count))
+            parts.append((same, self._lined))
+        done = []
+        for some, go in parts:
+            count = int(plan.size[some].max())
+            cut = None if rows is None else Rows(rows.keys[some][:, :count], take(rows.anchor, some))
+            done.append((some, go(take(state, some), take(plan, some), noise[some][:, :count], cut)))
+        if len(done) == 1:
+            return done[0][1]
+        order = np.argsort(np.concatenate([some for some, _ in done]))
+        return jax.tree.map(lambda *x: np.concatenate(x)[order], *[journey for _, journey in done])
+
+    def _lined(self, state: RunState, plan: Plan, noise: np.ndarray, rows: Rows | None) -> Journey:
+        """Look at the scores of a q that stands still, and go where their line points."""
+        family, full = self.family, bool(plan.kind[0] == LINE)
+        seen = self.kernels.scores(state.params, noise, rows)
+        with np.errstate(all="ignore"):
+            found = family.propose(state.params, noise, seen.white, full, plan.length, plan.trust)
+        refused, nonfinite = self._refusals(state, noise, seen)
+        # Nothing to fit a line to: the draws fell where log p is not finite, so draw closer to the mean.
+        lost = nonfinite > plan.size // 2
+        candidate = pick(lost, family.widen(state.params, 0.25), found.params)
+        forecast = Forecast(found.expected, found.signal, found.noise)
+        return Journey(candidate, state.params, state.memory, forecast, refused, nonfinite, 0 * plan.size, plan.size)
+
+    def _refusals(self, state: RunState, noise: np.ndarray, seen: Any) -> tuple[Refused, np.ndarray]:
+        """Count the draws of a window that were not finite, and keep the latest of them."""
+        steep = ~np.isfinite(seen.white).all(-1)
+        lost = ~np.isfinite(seen.ratio)
+        bad = steep | lost
+        if not bad.any():
+            return state.refused._replace(run=np.zeros_like(state.refused.run)), bad.sum(1)
+        theta = self.family.place(state.params, noise)
+        placed = np.isfinite(theta).all(-1)
+        kind = np.select([~placed, lost], [DRAW, LOG_P], GRADIENT)
+        counts = state.refused.counts + np.stack([(bad & (kind == k)).sum(1) for k in range(4)], 1)
+        n = bad.shape[1]
+        last = n - 1 - np.argmax(bad[:, ::-1], 1)
+        trailing = np.where(bad.all(1), n, np.argmin(bad[:, ::-1], 1))
+        run = np.where(trailing == n, state.refused.run + n, trailing)
+        some, rows = bad.any(1), np.arange(len(bad))
+        choose = lambda new, old: np.where(some.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+        return Refused(
+            counts, run, choose(kind[rows, last], state.refused.kind), choose(state.step + last, state.refused.step),
+            choose(theta[rows, last], state.refused.theta),
+        ), bad.sum(1)  # fmt: skip
+
+    def _stepped(self, state: RunState, plan: Plan, noise: np.ndarray, rows: Rows | None) -> Journey:
+        zero = np.zeros_like(plan.size)
+        trip = Trip(state.params, state.params, state.memory, state.refused, zero)
+        most = zero + self.limits.max_nonfinite
+        end = walk(
+            self.kernels, self.method.optimizer, trip, Steps(state.step, plan.size, plan.length, plan.cap, most), noise, rows
+        )
+        none = np.zeros(len(zero))
+        forecast = Forecast(none, none, none)
+        return Journey(end.average, end.params, end.pace, forecast, end.refused, end.nonfinite, zero, plan.size)
+
+    def judged(self, state, plan, journey, sound, place):
+        return self.window_ruling(state, plan, journey, sound, place)
+
+    def forgotten(self, memory):
+        return memory._replace(velocity=jax.tree.map(np.zeros_like, memory.velocity))
+
+    def _anchored(self, state):
+        """Move anchors to q's mean where they have drifted so far that they add to the noise of minibatches."""
+        if state.anchor is None:
+            return state
+        q, at = state.incumbent, state.anchor.flat
+        heights = [_summed(self.family.log_q(q, x[:, None])) for x in (q.mean, at)]
+        drifted = ~(heights[0] - heights[1] < 0.1 * self.setting.dim) & (state.reason == StopReason.RUNNING)
+        lanes = np.flatnonzero(drifted)
+        if not lanes.size:
+            return state
+        new = self.kernels.anchor(q.mean[lanes])
+        sound = finite_lanes(new)
+        anchor = put(state.anchor, lanes[sound], take(new, sound))
+        return state._replace(anchor=anchor, gradients=state.gradients + drifted)
+
+
+def _summed(x: np.ndarray) -> np.ndarray:
+    return x.reshape(len(x), -1).sum(1)
