@@ -23,6 +23,7 @@ from yoasovi.cli import app, commands
 from yoasovi.cli.runs import Row
 from yoasovi.methods import method
 from yoasovi.report import content, html
+from yoasovi.run import progress
 from yoasovi.run.progress import Progress
 from yoasovi.stopping import StopReason
 from yoasovi.turns import TurnRow
@@ -380,7 +381,8 @@ def fresh_model(scale):
     return yo.Model.from_log_density(lambda p: -0.5 * jnp.sum(p["x"] ** 2) / scale, {"x": constraints.real}, {"x": (2,)})
 
 
-def test_progress_in_a_notebook_begins_before_compiling_says_what_is_compiled_and_is_gone_at_the_end(notebook):
+def test_progress_in_a_notebook_begins_before_compiling_says_what_is_compiled_and_is_gone_at_the_end(notebook, monkeypatch):
+    monkeypatch.setattr(progress, "_EVERY", 0.0)
     yo.fit(fresh_model(2.0))
     assert notebook[0] == "yoasovi" and notebook[1] == "yoasovi  starting" and notebook[-1] == ""
     compiling = [line for line in notebook if "compiling" in line]

@@ -45,62 +45,69 @@ def climb(
         return np.where(lost | steep, -np.inf, f), np.where((lost | steep)[:, None], 0.0, g)
 
     value, slope = seen(np.arange(n), x)
-    first = value.copy()
+    first, last = value.copy(), value.copy()
     steps, changes = np.zeros((n, _MEMORY, d)), np.zeros((n, _MEMORY, d))
     curvature = np.zeros((n, _MEMORY))  # step . change; 0 where there is none
-    way, given_up = np.zeros((n, d)), np.zeros(n, bool)
-    length, reach = np.zeros(n), np.ones(n)
-    calm, last = np.zeros(n, int), value.copy()
+    way, length, reach = np.zeros((n, d)), np.zeros(n), np.ones(n)
+    calm, given_up = np.zeros(n, int), np.zeros(n, bool)
     alive = np.isfinite(value) & (np.abs(slope).max(1) > 0)
     fresh = alive.copy()  # those that need a new direction
     while alive.any():
-        for r in np.flatnonzero(fresh & alive):
-            way[r] = _direction(slope[r], steps[r], changes[r], curvature[r], reach[r])
-            if way[r] @ slope[r] <= 0:  # no ascent: forget the curvature
-                curvature[r] = 0.0
-                way[r] = reach[r] * slope[r] / max(np.linalg.norm(slope[r]), 1e-300)
-            length[r] = 1.0
-        fresh[:] = False
+        turn = np.flatnonzero(fresh & alive)
+        if turn.size:
+            way[turn] = _directions(slope[turn], steps[turn], changes[turn], curvature[turn], reach[turn])
+            lost = turn[_dot(way[turn], slope[turn]) <= 0]  # no ascent: forget the curvature
+            curvature[lost] = 0.0
+            way[lost] = _uphill(slope[lost], reach[lost])
+            length[turn] = 1.0
         rows = np.flatnonzero(alive)
         there = x[rows] + length[rows, None] * way[rows]
         f, g = seen(rows, there)
-        rise = np.sum(way[rows] * slope[rows], 1)
-        for k, r in enumerate(rows):
-            if f[k] >= value[r] + 1e-4 * length[r] * rise[k] and np.isfinite(f[k]):
-                s, y = there[k] - x[r], slope[r] - g[k]
-                bent = s @ y > 1e-10 * np.sqrt((s @ s) * (y @ y))
-                if bent:
-                    for store, new in ((steps, s), (changes, y), (curvature, s @ y)):
-                        store[r] = np.roll(store[r], -1, 0)
-                        store[r, -1] = new
-                reach[r] = np.linalg.norm(s) * (1.0 if bent else 4.0)
-                x[r], value[r], slope[r] = there[k], f[k], g[k]
-                fresh[r] = True
-                calm[r] = calm[r] + 1 if value[r] - last[r] < enough else 0
-                last[r] = value[r]
-                given_up[r] = spent[r] >= _LONG and value[r] - first[r] < near
-                flat = np.abs(slope[r]).max() == 0
-                alive[r] = not (calm[r] >= 2 or given_up[r] or flat)
-            else:
-                short = f[k] - value[r] - length[r] * rise[k]
-                best = -0.5 * length[r] * rise[k] / short if np.isfinite(f[k]) and short < 0 else 0.1
-                length[r] *= float(np.clip(best, 0.1, 0.5))
-                alive[r] = length[r] > 1e-12
-            alive[r] &= spent[r] < budget
+        rise = length[rows] * _dot(way[rows], slope[rows])
+        higher = np.isfinite(f) & (f >= value[rows] + 1e-4 * rise)
+        fresh[:] = False
+        won, at = rows[higher], there[higher]
+        step, change = at - x[won], slope[won] - g[higher]
+        bend = _dot(step, change)
+        bent = bend > 1e-10 * np.sqrt(_dot(step, step) * _dot(change, change))
+        kept = won[bent]
+        for store, new in ((steps, step), (changes, change), (curvature, bend)):
+            store[kept] = np.concatenate([store[kept, 1:], new[bent][:, None]], 1)
+        reach[won] = np.sqrt(_dot(step, step)) * np.where(bent, 1.0, 4.0)
+        x[won], value[won], slope[won], fresh[won] = at, f[higher], g[higher], True
+        calm[won] = np.where(value[won] - last[won] < enough, calm[won] + 1, 0)
+        last[won] = value[won]
+        given_up[won] = (spent[won] >= _LONG) & (value[won] - first[won] < near)
+        alive[won] = (calm[won] < 2) & ~given_up[won] & (np.abs(slope[won]).max(1) > 0)
+        stay, short = rows[~higher], (f - value[rows] - rise)[~higher]
+        with np.errstate(all="ignore"):  # where a parabola through what is known has its top
+            best = np.where(np.isfinite(short) & (short < 0), -0.5 * rise[~higher] / short, 0.1)
+        length[stay] *= np.clip(best, 0.1, 0.5)
+        alive[stay] = length[stay] > 1e-12
+        alive &= spent < budget
     return Climbs(x, value, spent, given_up, refused)
 
 
-def _direction(slope, steps, changes, curvature, reach) -> np.ndarray:
-    """Give the quasi-Newton direction of ascent (Nocedal's two loops); along the slope, of length `reach`, at first."""
-    known = np.flatnonzero(curvature > 0)
-    if not known.size:
-        return min(reach, 1.0) * slope / max(np.linalg.norm(slope), 1e-300)
-    q, alpha = slope.copy(), {}
-    for i in known[::-1]:
-        alpha[i] = steps[i] @ q / curvature[i]
-        q -= alpha[i] * changes[i]
-    latest = known[-1]
-    q *= curvature[latest] / (changes[latest] @ changes[latest])
-    for i in known:
-        q += (alpha[i] - changes[i] @ q / curvature[i]) * steps[i]
-    return q
+def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.einsum("ni,ni->n", a, b)
+
+
+def _uphill(slope: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    """Give steps of length `reach` along the slope."""
+    return (reach / np.maximum(np.linalg.norm(slope, axis=1), 1e-300))[:, None] * slope
+
+
+def _directions(slope, steps, changes, curvature, reach) -> np.ndarray:
+    """Give quasi-Newton directions of ascent (Nocedal's two loops); along the slope, `reach` long, where nothing is known."""
+    known = curvature > 0
+    inverse = np.where(known, 1.0 / np.where(known, curvature, 1.0), 0.0)
+    q, alpha = slope.copy(), np.zeros_like(curvature)
+    some = np.flatnonzero(known.any(0))
+    for i in some[::-1]:
+        alpha[:, i] = _dot(steps[:, i], q) * inverse[:, i]
+        q -= alpha[:, i, None] * changes[:, i]
+    size = _dot(changes[:, -1], changes[:, -1])  # the latest pair is the last
+    q *= np.where(known[:, -1], curvature[:, -1] / np.where(size > 0, size, 1.0), 1.0)[:, None]
+    for i in some:
+        q += (alpha[:, i] - _dot(changes[:, i], q) * inverse[:, i])[:, None] * steps[:, i]
+    return np.where(known.any(1)[:, None], q, _uphill(slope, np.minimum(reach, 1.0)))

@@ -38,7 +38,7 @@ FAMILIES = {"mean_field": MeanField(), "full_rank": FullRank(), "low_rank": LowR
 # Up to here a full covariance pays for its O(d^2) steps and O(d^3) lines; above, low rank; above that, none.
 FULL_RANK_UP_TO, LOW_RANK_UP_TO = 300, 2000
 # Draws behind the ELBO: as many as its error asks for, or as cost nothing.
-_FEWEST_DRAWS, _MOST_DRAWS, _ENOUGH = 64, 1000, 0.01
+_FEWEST_DRAWS, _MOST_DRAWS, _ENOUGH, _CLOSEST = 64, 1000, 0.01, 8
 
 
 def fit(
@@ -243,7 +243,9 @@ def _fit(model, method, family, why, options: Options, clock: Clock, interrupts:
             write(state)
     with clock.stage("elbo"):
         elbos, ratios = fresh_elbos(whole, family, state.incumbent, options.seed, options.restarts)
-    best = int(np.argmax([e.value for e in elbos]))  # common noise: the restarts are compared on paired draws
+    # Common noise: the restarts are compared on paired draws, those that were drawn most often among themselves.
+    most = max(map(len, ratios))
+    best = int(np.argmax([e.value if len(x) == most else -np.inf for e, x in zip(elbos, ratios, strict=True)]))
     num_values, num_gradients = int(np.sum(state.values)) + costs.values, int(np.sum(state.gradients)) + costs.gradients
     nonfinite = Nonfinite(*(int(a) + b for a, b in zip(np.sum(state.refused.counts, 0), costs.nonfinite, strict=True)))
     won = lane(state, best)
@@ -322,6 +324,8 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
         sure = np.array([elbos[r].se < _ENOUGH for r in some]) & (not kernels.cheap)
         full = len(ratios[some[0]]) >= _MOST_DRAWS
         some = some[~(behind | sure | full)]
+        if len(some) > _CLOSEST:  # of many that are as good as the best, a few are enough
+            some = np.sort(some[np.argsort([-elbos[r].value for r in some], kind="stable")[:_CLOSEST]])
     return elbos, ratios
 
 

@@ -28,6 +28,7 @@ _NUMBERS = {"cpu": 2**22}  # that an array inside one call may have
 _NUMBERS_ELSEWHERE = 2**27
 _CHEAP = 2**17  # numbers; below it a block costs no more than the call itself
 _STEP = 8  # from one size of block to the next
+_FILLED = 0.6  # of a block at least, if a smaller one would do
 _TINY = 256  # numbers in the largest array, up to which programs are compiled without being optimised
 
 
@@ -200,7 +201,7 @@ class JaxKernels(PointKernels):
         leaves, tree = jax.tree.flatten(arrays)
         total, start, found = len(leaves[0]), 0, []
         while start < total:
-            size = next((s for s in sizes if s <= total - start), sizes[-1])
+            size = next((s for s in sizes if _FILLED * s <= total - start), sizes[-1])
             stop = min(start + size, total)
             block = [_padded(x[start:stop], size) for x in leaves]
             found.append((program(*jax.tree.unflatten(tree, block)), stop - start))

@@ -11,6 +11,7 @@ import numpy as np
 from yoasovi.stopping import MaxSteps
 
 _FATES = 12  # windows whose verdicts are shown
+_EVERY = 0.1  # seconds between two changes of a notebook's line
 # What programs do, for someone who waits for one to be compiled.
 _PROGRAMS = {
     "gradients": "log p and its gradient", "differences": "log p", "walk": "windows of steps", "chain": "single steps",
@@ -121,7 +122,7 @@ class _NotebookLine:
 
     def update(self, step: int | None, said: str) -> None:
         now = time.perf_counter()
-        if self.handle is not None and (now - self.last > 0.1 or step is None):
+        if self.handle is not None and (now - self.last > _EVERY or step is None):
             self.last = now
             self.handle.update({"text/plain": f"{self.name}  {said}"}, raw=True)
 
