@@ -89,12 +89,21 @@ class PointKernels(ABC):
         """Give log p at new minus log p at old, and both."""
 
     def scores(self, params, noise, rows=None):
-        theta = self.family.place(params, noise)
-        value, gradient = self.look(theta.reshape(-1, self.dim), rows)
-        with np.errstate(all="ignore"):  # what is not finite is told by the answer
-            ratio = value.reshape(theta.shape[:-1]) + self.family.minus_log_q(params, noise)
-            white = self.family.white(params, noise, gradient.reshape(theta.shape))
-        return Scores(ratio, np.where(np.isfinite(ratio)[..., None], white, np.nan))
+        return self.scores_of([(params, noise, rows)])[0]
+
+    def scores_of(self, asked: list[tuple[Any, np.ndarray, Rows | None]]) -> list[Scores]:
+        """Give the scores of several groups of lanes, each with its own number of draws, by one look at all of them."""
+        places = [self.family.place(params, noise) for params, noise, _ in asked]
+        value, gradient = self.look(np.concatenate([x.reshape(-1, self.dim) for x in places]), _all_rows(asked))
+        out, start = [], 0
+        for theta, (params, noise, _) in zip(places, asked, strict=True):
+            part = slice(start, start + theta.size // self.dim)
+            start = part.stop
+            with np.errstate(all="ignore"):  # what is not finite is told by the answer
+                ratio = value[part].reshape(theta.shape[:-1]) + self.family.minus_log_q(params, noise)
+                white = self.family.white(params, noise, gradient[part].reshape(theta.shape))
+            out.append(Scores(ratio, np.where(np.isfinite(ratio)[..., None], white, np.nan)))
+        return out
 
     def values(self, params, noise):
         theta = self.family.place(params, noise)
@@ -168,10 +177,11 @@ class JaxKernels(PointKernels):
 
     def look(self, points, rows):
         sizes = [1] if self._single and len(points) == 1 else self.sizes
-        return self._in_blocks(self._gradients, sizes, points, *_flat_rows(rows))
+        found = self._in_blocks(self._gradients, sizes, points, *_flat_rows(rows))
+        return found[:, 0], found[:, 1:]
 
     def compare(self, new, old, rows):
-        return self._in_blocks(self._differences, self.sizes, new, old, *_flat_rows(rows))
+        return tuple(self._in_blocks(self._differences, self.sizes, new, old, *_flat_rows(rows)).T)
 
     def constrain(self, theta: np.ndarray, deterministics: Callable | None = None) -> dict[str, np.ndarray]:
         """Give draws (n, d) on the sites' own supports, with the model's deterministic quantities."""
@@ -256,11 +266,21 @@ def _wide(tree: Any) -> Any:
 
 
 def _flat_rows(rows: Rows | None) -> tuple:
+    """Give a key and an anchor for every point."""
     if rows is None:
         return ()
     lanes, n = rows.keys.shape[:2]
     each = jax.tree.map(lambda x: np.repeat(x, n, 0), rows.anchor)
     return rows.keys.reshape(lanes * n, 2), each
+
+
+def _all_rows(asked: list[tuple[Any, np.ndarray, Rows | None]]) -> Rows | None:
+    """Give the minibatches of several groups of lanes as those of points, one to a lane."""
+    flat = [_flat_rows(rows) for _, _, rows in asked]
+    if not flat[0]:
+        return None
+    keys, anchors = zip(*flat, strict=True)
+    return Rows(np.concatenate(keys)[:, None], jax.tree.map(lambda *x: np.concatenate(x), *anchors))
 
 
 def _is_real(support: Any) -> bool:
@@ -279,7 +299,8 @@ def as_batch(row: tuple) -> Batch | None:
 
 def _gradients(density, inputs, points, *rows):
     def one(x, *row):
-        return jax.value_and_grad(lambda y: density.free_terms(inputs, y, as_batch(row)).total())(x)
+        value, gradient = jax.value_and_grad(lambda y: density.free_terms(inputs, y, as_batch(row)).total())(x)
+        return jnp.append(value, gradient)  # one array: each costs a wait of its own on its way to the host
 
     return jax.vmap(one)(points, *rows)
 
@@ -290,7 +311,7 @@ def _differences(density, inputs, new, old, *rows):
     n = len(new)
     change = jax.vmap(total)(jax.tree.map(lambda t: t[:n] - t[n:], terms))
     value = jax.vmap(total)(terms)
-    return change, value[:n], value[n:]
+    return jnp.stack([change, value[:n], value[n:]], 1)
 
 
 def _constrained(density, deterministics, inputs, theta):

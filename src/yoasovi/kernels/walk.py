@@ -72,15 +72,20 @@ def walk(kernels: Any, settings: Any, trip: Trip, steps: Steps, noise: np.ndarra
     """Take a window of natural steps with `settings` (momentum, clip); noise is (lanes, longest size, k)."""
     if isinstance(kernels, HostKernels):
         return _on_host(kernels, settings, trip, steps, noise)
-    lanes, longest, width = noise.shape
-    chunk = int(np.clip(_CHUNK_NUMBERS // (lanes * width), 16, _CHUNK))
+    # Lanes are padded to a power of two, with lanes that take no step, so that some may drop out.
+    (lanes, longest, width), full = noise.shape, 1 << (len(noise) - 1).bit_length()
+    if full > lanes:
+        more = lambda x: np.concatenate([x, np.repeat(x[-1:], full - lanes, 0)])
+        trip, steps, noise, rows = jax.tree.map(more, (trip, steps, noise, rows))
+        steps = steps._replace(size=np.where(np.arange(full) < lanes, steps.size, 0))
+    chunk = int(np.clip(_CHUNK_NUMBERS // (full * width), 16, _CHUNK))
     program = kernels.bind(_walk, kernels.density, kernels.family, settings.momentum, settings.clip)
     for start in range(0, longest, chunk):
         count = np.clip(steps.size - start, 0, chunk)
         part = [_filled(x[:, start : start + chunk], chunk) for x in (noise, *([] if rows is None else [rows.keys]))]
-        more = () if rows is None else (part[1], rows.anchor)
-        trip = program(trip, steps, np.full(lanes, start), count, part[0], *more)
-    return jax.tree.map(np.asarray, trip)
+        keyed = () if rows is None else (part[1], rows.anchor)
+        trip = program(trip, steps, np.full(full, start), count, part[0], *keyed)
+    return jax.tree.map(lambda x: np.asarray(x)[:lanes], trip)
 
 
 def _filled(x: np.ndarray, size: int) -> np.ndarray:

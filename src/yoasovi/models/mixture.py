@@ -198,11 +198,14 @@ class RandomRows:
 
     def __call__(self, key: jax.Array) -> Params:
         """Give the point where the means of q begin."""
-        # NumPy chooses: jax.random.choice without replacement would sort all N.
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
-        point = {"mu": jnp.asarray(self.y[rng.choice(len(self.y), self.num_components, replace=False)])}
+        return self.from_words(np.asarray(jax.random.key_data(key)))
+
+    def from_words(self, words: np.ndarray) -> Params:
+        """Give the same from the words of a key; NumPy chooses, since jax.random.choice would sort all N."""
+        rng = np.random.default_rng(words.ravel())
+        point = {"mu": self.y[rng.choice(len(self.y), self.num_components, replace=False)]}
         if self.sd is not None:
-            point["sd"] = jnp.asarray(np.tile(self.sd, (self.num_components, 1)))
+            point["sd"] = np.tile(self.sd, (self.num_components, 1))
         return point
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 
-from yoasovi.kernels.looks import Rows
+from yoasovi.kernels.looks import Rows, Scores
 from yoasovi.kernels.walk import DRAW, GRADIENT, LOG_P, Pace, Refused, Steps, Trip, nothing_refused, walk
 from yoasovi.randomness import Purpose, key_words, stream
 from yoasovi.start import put, take
@@ -44,27 +42,28 @@ class NaturalTurns(WindowTurns):
         if state.anchor is not None:  # a mirrored pair shares its minibatch
             keys = key_words(stream(self.limits.seed, Purpose.ROWS, place), (lanes, half.shape[1]))
             rows = Rows(np.repeat(keys, 2, 1)[:, :longest], state.anchor)
-        parts = []
-        stepping = plan.kind == STEPS
-        if stepping.any():
-            parts.append((np.flatnonzero(stepping), self._stepped))
-        for kind, count in sorted(set(zip(plan.kind[~stepping].tolist(), plan.size[~stepping].tolist(), strict=True))):
-            same = np.flatnonzero((plan.kind == kind) & (plan.size == count))
-            parts.append((same, self._lined))
-        done = []
-        for some, go in parts:
-            count = int(plan.size[some].max())
-            cut = None if rows is None else Rows(rows.keys[some][:, :count], take(rows.anchor, some))
-            done.append((some, go(take(state, some), take(plan, some), noise[some][:, :count], cut)))
-        if len(done) == 1:
-            return done[0][1]
-        order = np.argsort(np.concatenate([some for some, _ in done]))
-        return jax.tree.map(lambda *x: np.concatenate(x)[order], *[journey for _, journey in done])
+        # Lanes whose windows are of the same kind and size are fitted together.
+        alike: dict[tuple[int, int], list[int]] = {}
+        for lane, (kind, count) in enumerate(zip(plan.kind.tolist(), plan.size.tolist(), strict=True)):
+            alike.setdefault((kind, 0 if kind == STEPS else count), []).append(lane)
+        groups = [np.array(x) for x in alike.values()]
 
-    def _lined(self, state: RunState, plan: Plan, noise: np.ndarray, rows: Rows | None) -> Journey:
-        """Look at the scores of a q that stands still, and go where their line points."""
+        def cut(some):
+            count = int(plan.size[some].max())
+            keyed = None if rows is None else Rows(rows.keys[some][:, :count], take(rows.anchor, some))
+            return noise[some][:, :count], keyed
+
+        standing = [some for some in groups if plan.kind[some[0]] != STEPS]
+        seen = self.kernels.scores_of([(take(state.params, some), *cut(some)) for some in standing]) if standing else []
+        done = [self._lined(take(state, x), take(plan, x), cut(x)[0], y) for x, y in zip(standing, seen, strict=True)]
+        stepping = [some for some in groups if plan.kind[some[0]] == STEPS]
+        done += [self._stepped(take(state, some), take(plan, some), *cut(some)) for some in stepping]
+        order = np.argsort(np.concatenate([*standing, *stepping]))
+        return jax.tree.map(lambda *x: np.concatenate(x)[order], *done)
+
+    def _lined(self, state: RunState, plan: Plan, noise: np.ndarray, seen: Scores) -> Journey:
+        """Go where the line through the scores of a q that stands still points."""
         family, full = self.family, bool(plan.kind[0] == LINE)
-        seen = self.kernels.scores(state.params, noise, rows)
         with np.errstate(all="ignore"):
             found = family.propose(state.params, noise, seen.white, full, plan.length, plan.trust)
         refused, nonfinite = self._refusals(state, noise, seen)
@@ -74,7 +73,7 @@ class NaturalTurns(WindowTurns):
         forecast = Forecast(found.expected, found.signal, found.noise)
         return Journey(candidate, state.params, state.memory, forecast, refused, nonfinite, 0 * plan.size, plan.size)
 
-    def _refusals(self, state: RunState, noise: np.ndarray, seen: Any) -> tuple[Refused, np.ndarray]:
+    def _refusals(self, state: RunState, noise: np.ndarray, seen: Scores) -> tuple[Refused, np.ndarray]:
         """Count the draws of a window that were not finite, and keep the latest of them."""
         steep = ~np.isfinite(seen.white).all(-1)
         lost = ~np.isfinite(seen.ratio)
