@@ -36,7 +36,7 @@ def main():
                 print(f"{lanes:>6} lanes, first: {seconds[0]:.2f} s, of which {fit.seconds.compile:.2f} s compiling")
         middle[lanes] = statistics.median(seconds[1:])
         stages = {k: round(v, 3) for k, v in fit.seconds.stages.items()}
-        print(f"{lanes:>6} lanes: {middle[lanes]:.3f} s, ELBO {fit.elbo}, {fit.num_gradients:,} gradients, {stages}", flush=True)
+        print(f"{lanes:>6} lanes: {middle[lanes]:.3f} s, ELBO {fit.elbo}, {fit.num_gradients:,} gradients, {stages}")
     print(f"{args.restarts:,} over one: {middle[args.restarts] / middle[1]:.1f}")
 
 

@@ -98,7 +98,7 @@ def _uphill(slope: np.ndarray, reach: np.ndarray) -> np.ndarray:
 
 
 def _directions(slope, steps, changes, curvature, reach) -> np.ndarray:
-    """Give quasi-Newton directions of ascent (Nocedal's two loops); along the slope, where nothing is known, `reach` long."""
+    """Give quasi-Newton directions of ascent (Nocedal's two loops); where nothing is known, `reach` along the slope."""
     known = curvature > 0
     inverse = np.where(known, 1.0 / np.where(known, curvature, 1.0), 0.0)
     q, alpha = slope.copy(), np.zeros_like(curvature)

@@ -307,7 +307,7 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
     best end early.
     """
     rng, size = stream(seed, Purpose.ELBO), family.noise_size(kernels.density)
-    ratios = [np.empty(0)] * lanes
+    ratios, elbos = [np.empty(0)] * lanes, [Estimate(-np.inf, np.inf)] * lanes
     some = np.arange(lanes)
     while some.size:
         more = _FEWEST_DRAWS if lanes > 1 or not kernels.cheap else _MOST_DRAWS
@@ -317,7 +317,8 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
         found = kernels.values(take(params, some), np.broadcast_to(noise, (len(some), *noise.shape)))
         for r, row in zip(some, found, strict=True):
             ratios[r] = np.concatenate([ratios[r], row])
-        elbos = [estimate(x) for x in ratios]
+        for r in some:
+            elbos[r] = estimate(ratios[r])
         top = max(elbos, key=lambda e: e.value)
         with np.errstate(invalid="ignore"):  # an ELBO of minus infinity has an error without bounds
             behind = np.array([elbos[r].value + 4.0 * np.hypot(elbos[r].se, top.se) < top.value for r in some])

@@ -117,12 +117,12 @@ def warm_start(model: Model, kernels: Any, family: Any, seed: int, lanes: int = 
     tally = judge.empty(np.zeros(lanes))
     noise = stream(seed, Purpose.START_JUDGE)
     some = np.flatnonzero(worth)
-    size = family.noise_size(model.density)
+    size, block = family.noise_size(model.density), judge.BLOCK if kernels.cheap else judge.SMALL_BLOCK
     while some.size and tally.drawn[some[0]] < _PAIRS:
-        eps = noise.standard_normal((some.size, judge.BLOCK, size))
+        eps = noise.standard_normal((some.size, block, size))
         pairs = kernels.pairs(take(warm, some), take(cold, some), eps)
         tally = put(tally, some, judge.add(take(tally, some), *pairs))
-        some = some[~judge.sure(take(tally, some))]
+        some = some[~judge.sure(take(tally, some), block=block)]
     gain = judge.gained(tally)
     better = worth & (gain.mean > 0)
     params = jax.tree.map(lambda a, b: np.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b), warm, cold)

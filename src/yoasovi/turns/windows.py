@@ -95,14 +95,14 @@ class WindowTurns(Turns):
         rng = stream(self.limits.seed, Purpose.JUDGE, place, which)
         keys = stream(self.limits.seed, Purpose.JUDGE_ROWS, place, which)
         size = self.family.noise_size(self.kernels.density)
-        lanes = np.flatnonzero(most > 0)
+        lanes, block = np.flatnonzero(most > 0), judge.BLOCK if self.kernels.cheap else judge.SMALL_BLOCK
         while lanes.size:
-            shape = (lanes.size, judge.BLOCK, size)
+            shape = (lanes.size, block, size)
             noise = self.noise(rng, shape)
             rows = None if anchor is None else Rows(key_words(keys, shape[:2]), take(anchor, lanes))
             pairs = self.kernels.pairs(take(new, lanes), take(old, lanes), noise, rows)
             tally = put(tally, lanes, judge.add(take(tally, lanes), *pairs))
-            lanes = lanes[(tally.drawn[lanes] < most[lanes]) & ~judge.sure(take(tally, lanes))]
+            lanes = lanes[(tally.drawn[lanes] < most[lanes]) & ~judge.sure(take(tally, lanes), block=block)]
         return judge.gained(tally)
 
     def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

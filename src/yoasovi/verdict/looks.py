@@ -40,8 +40,8 @@ class Effort(NamedTuple):
             return cls(pairs, draws or 4000, 16 if starts is None else starts, True)
         spent = fit.num_gradients + fit.num_values // 3  # in gradients
         return cls(
-            int(np.clip(spent // 8, 16, pairs)), draws or int(np.clip(spent, 400, 4000)),
-            int(np.clip(spent // 60, 2, 16)) if starts is None else starts, dim <= spent // 8,
+            int(np.clip(spent // 16, 16, pairs)), draws or int(np.clip(spent, 200, 4000)),
+            int(np.clip(spent // 100, 2, 16)) if starts is None else starts, dim <= spent // 8,
         )  # fmt: skip
 
 

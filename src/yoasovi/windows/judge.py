@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from yoasovi.arrays import space
 
-BLOCK = 32  # pairs at a time
-SURELY = 4.0  # standard errors beyond which no more pairs are drawn
+BLOCK, SMALL_BLOCK = 32, 8  # pairs at a time, where looks are cheap and where they are not
+SURELY, SURELY_OF_FEW = 4.0, 6.0  # standard errors beyond which no more pairs are drawn, and with few pairs
 
 
 class Tally(NamedTuple):
@@ -74,7 +74,9 @@ def moments(tally: Tally) -> tuple[Any, Any]:
 def sure(tally: Tally, surely: float = SURELY, block: int = BLOCK) -> Any:
     """Say whether the sign of the gain is beyond doubt, so that more pairs would be wasted."""
     mean, se = moments(tally)
-    return (abs(mean) > surely * se) & (tally.count > block // 2)
+    few = tally.count < BLOCK // 2
+    needed = space(se).where(few, max(surely, SURELY_OF_FEW), surely)
+    return (abs(mean) > needed * se) & (tally.count > block // 2)
 
 
 def gained(tally: Tally) -> Gain:
