@@ -3,12 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow check bench clean
+.PHONY: help demo test check bench clean
 
 help:
 	@echo "make demo    the default, ADVI and the paper's method on a real posterior: a table, verdicts, a report"
 	@echo "make test    the tests"
-	@echo "make test-slow  more tests: doors to other libraries, examples, the report in a browser, 25 kills"
 	@echo "make check   ruff, mypy and the tests: what CI runs"
 	@echo "make bench   the benchmarks (long)"
 	@echo "make clean   remove .venv and caches"
@@ -18,9 +17,6 @@ demo: .venv/.ready
 
 test: .venv/.ready
 	@$(BIN)/python -m pytest -n 2
-
-test-slow: .venv/.ready
-	@$(BIN)/python -m pytest -n 2 -m "slow and not exhaustive"
 
 check: .venv/.ready
 	@$(BIN)/ruff check

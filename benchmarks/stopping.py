@@ -21,18 +21,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
 import yoasovi as yo
 from yoasovi import fitting
-from yoasovi.acceptance import open_uniform
-from yoasovi.drive import Program
-from yoasovi.gradients import Problem
-from yoasovi.kernels.programs import Clock, as_arrays, call, precision
+from yoasovi.drive import lane, running
+from yoasovi.kernels import kernels_of
+from yoasovi.kernels.programs import Bound, Clock, Held
 from yoasovi.methods import method
 from yoasovi.run.interrupts import Interrupts
 from yoasovi.stopping import StopReason
+from yoasovi.turns import Limits
 
 SHORT, SHARE, NEAR = 1.0, 0.01, 0.1
 PATH_DRAWS, FINAL_DRAWS, FIXED_DRAWS, BLOCK = 512, 4096, 1024, 32
@@ -181,36 +180,29 @@ class Run(NamedTuple):
 
 def run(model, chosen, family, seed) -> Run:
     """Fit as `yo.fit` does, and keep the way."""
-    options = fitting.Options(seed, chosen.max_steps, 1, False, False, 200, 1, None, False)
-    program = Program(
-        model.density, family, chosen.draws, chosen.gradient, chosen.acceptance, chosen.optimizer, chosen.stopping, 200
-    )
-    clock, inputs = Clock(), as_arrays(model.inputs)
-    state, _, costs = fitting._fresh(model, program, clock, options)
+    options = fitting.Options(seed, chosen.max_steps, 1, False, False, 200, None, False)
+    turns = fitting.turns_of(model, chosen, family, Limits(seed, chosen.max_steps, 200), Clock(), 1)
+    state, _, costs = fitting._fresh(model, turns, turns.kernels, options)
     begin = costs.values + costs.gradients
-    path, spent = [fitting.lane(state.incumbent, 0)], [begin]
-    while int(state.reason[0]) == StopReason.RUNNING:
-        state, _ = call(clock, fitting._run_all, (program, 1), inputs, seed, state, options.max_steps)
-        path.append(jax.tree.map(np.asarray, fitting.lane(state.incumbent, 0)))
+    path, spent = [lane(state.incumbent, 0)], [begin]
+    while running(state):
+        state, _ = turns.take(state)
+        path.append(lane(state.incumbent, 0))
         spent.append(begin + int(state.values[0]) + int(state.gradients[0]))
     return Run(path, np.array(spent), int(state.reason[0]) == StopReason.CONVERGED)
 
 
-def _elbos(density, family, draws, inputs, params, seed):
-    """Mean of log p - log q over draws, for a stack of parameters; where one is not finite it is left out for all."""
-    problem = Problem(density, family, inputs)
-    uniform = open_uniform(jax.random.fold_in(jax.random.key(seed), 77), (draws, family.noise_size(density)))
-    return jax.lax.map(lambda p: jax.lax.map(lambda u: problem.elbo(p, u), uniform, batch_size=256), params)
-
-
 def gaps(model, family, path, best, draws, seed=0):
-    """Give how far each of a list of q is below the best, and the standard errors, on common draws."""
+    """Give how far each of a list of q is below the best, and the standard errors, on common draws.
+
+    Where one is not finite it is left out.
+    """
     out, errors = [], []
-    inputs = as_arrays(model.inputs)
+    kernels = kernels_of(model, family, Clock(), BLOCK)
+    noise = np.random.default_rng([77, seed]).standard_normal((draws, family.noise_size(model.density)))
     for i in range(0, len(path), BLOCK):
-        block = [best, *path[i : i + BLOCK]]
-        stack = jax.tree.map(lambda *x: np.stack(x), *(block + [best] * (BLOCK + 1 - len(block))))
-        each = np.asarray(call(Clock(), _elbos, (model.density, family, draws), inputs, stack, seed))[: len(block)]
+        stack = jax.tree.map(lambda *x: np.stack(x), best, *path[i : i + BLOCK])
+        each = kernels.values(stack, np.broadcast_to(noise, (len(stack.mean), *noise.shape)))
         short = each[:1] - each[1:]
         short = np.where(np.isfinite(short), short, np.nan)
         out.append(np.nanmean(short, 1))
@@ -218,11 +210,11 @@ def gaps(model, family, path, best, draws, seed=0):
     return np.concatenate(out), np.concatenate(errors)
 
 
-def _fixed(density, family, inputs, params, uniform):
-    problem = Problem(density, family, inputs)
-
+def _fixed(density, family, inputs, params, noise):
     def loss(p):
-        each = jax.lax.map(lambda u: problem.elbo(p, u), uniform, batch_size=256)
+        theta = family.place(p, noise)
+        each = jax.lax.map(lambda x: density.free_terms(inputs, x, None).total(), theta, batch_size=256)
+        each = each + family.minus_log_q(p, noise)
         sound = jnp.isfinite(each)
         return -jnp.sum(jnp.where(sound, each, 0.0)) / jnp.maximum(sound.sum(), 1)
 
@@ -231,18 +223,21 @@ def _fixed(density, family, inputs, params, uniform):
 
 def polished(model, family, params, draws=FIXED_DRAWS):
     """Climb the ELBO averaged over fixed mirrored draws, by L-BFGS."""
-    flat, back = ravel_pytree(params)
-    half = np.random.default_rng(5).uniform(size=(draws // 2, family.noise_size(model.density)))
-    uniform, inputs = np.concatenate([half, 1.0 - half]), as_arrays(model.inputs)
+    leaves, tree = jax.tree.flatten(params)
+    ends = np.cumsum([x.size for x in leaves])[:-1]
+    back = lambda x: jax.tree.unflatten(tree, [p.reshape(a.shape) for p, a in zip(np.split(x, ends), leaves, strict=True)])
+    flat = lambda t: np.concatenate([np.ravel(x) for x in jax.tree.leaves(t)])
+    half = np.random.default_rng(5).standard_normal((draws // 2, family.noise_size(model.density)))
+    noise, program = np.concatenate([half, -half]), Bound(_fixed, (model.density, family), Held(model.inputs), Clock())
 
     def loss(x):
-        value, gradient = call(Clock(), _fixed, (model.density, family), inputs, back(jnp.asarray(x)), uniform)
-        value, gradient = float(value), np.asarray(ravel_pytree(gradient)[0])
+        value, gradient = program(back(x), noise)
+        value, gradient = float(value), flat(gradient)
         sound = np.isfinite(value) and np.isfinite(gradient).all()
         return (value, gradient) if sound else (1e300, np.zeros_like(gradient))
 
-    found = minimize(loss, np.asarray(flat), jac=True, method="L-BFGS-B", options={"maxiter": 150, "maxcor": 20})
-    return jax.tree.map(np.asarray, back(jnp.asarray(found.x)))
+    found = minimize(loss, flat(params), jac=True, method="L-BFGS-B", options={"maxiter": 150, "maxcor": 20})
+    return back(found.x)
 
 
 class Row(NamedTuple):
@@ -328,7 +323,7 @@ def main():
     command = f"python benchmarks/stopping.py --data {args.data} --seeds {args.seeds}"
     lines, everything, begin = [], [], time.perf_counter()
     args.out.mkdir(parents=True, exist_ok=True)
-    with precision(), Interrupts() as interrupts:
+    with Interrupts() as interrupts:
         for name in names:
             rows = []
             for k in range(args.data):

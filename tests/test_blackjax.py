@@ -10,8 +10,6 @@ from blackjax.util import run_inference_algorithm
 import yoasovi.blackjax
 from yoasovi.blackjax import as_top_level_api
 
-pytestmark = pytest.mark.slow  # run by `make test-slow`
-
 MEAN = jnp.array([1.0, -2.0, 30.0])
 COV = jnp.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.0], [0.0, 0.0, 25.0]])
 BEGIN = {"a": jnp.zeros(2), "b": jnp.zeros(())}

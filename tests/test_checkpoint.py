@@ -103,7 +103,7 @@ def reached(folder):
     return max((json.loads(path.open("rb").readline())["head"]["step"] for path in slots), default=-1)
 
 
-@pytest.mark.parametrize("most", [5, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [5, pytest.param(25, marks=pytest.mark.exhaustive)])
 def test_a_fit_killed_at_random_moments_resumes_to_the_same_bits(tmp_path, most):
     model, rng = find_model("linear", "advi"), np.random.default_rng(7)
     whole = yo.fit(model, "advi", max_steps=STEPS)

@@ -112,7 +112,6 @@ def test_advice_on_correction_says_what_sample_does_by_itself():
     assert "raise max_steps (it ended at 5,000)" in cut
 
 
-@pytest.mark.slow
 def test_centred_eight_schools_are_poor_and_ask_for_another_parameterisation(schools):
     for fit in schools:
         with pytest.warns(UserWarning, match="poor fit"):
@@ -281,7 +280,6 @@ def nuts():
     return out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("i", range(3), ids=["linear", "logistic", "poisson"])
 def test_corrected_moments_and_loo_agree_with_nuts(i, glm_fits, nuts):
     fit, (draws, loo) = glm_fits[i], nuts[i]

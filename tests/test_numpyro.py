@@ -282,7 +282,6 @@ def schools_draws(schools_fit):
     return schools_fit.sample(4000)
 
 
-@pytest.mark.slow
 def test_eight_schools_agree_with_long_nuts_runs(schools_fit, schools_draws):
     # posteriordb (stan-dev/posteriordb@28f8d3d6), eight_schools-eight_schools_noncentered: Stan, 10 chains, 10,000 draws.
     reference = {"mu": (4.41, 3.31), "tau": (3.60, 3.20), "theta": (6.15, 5.62)}

@@ -130,7 +130,6 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads Linux's own accounts of memory")
 def test_memory_stays_flat_over_a_million_steps():
     model = real(lambda p: -0.5 * jnp.sum(p["x"] ** 2), 1)

@@ -206,7 +206,6 @@ def test_text_has_enough_contrast(browser, page):
         assert browser.run(script) >= 4.5  # WCAG AA
 
 
-@pytest.mark.slow
 def test_a_long_fit_with_many_parameters_stays_small_and_opens_fast(browser, tmp_path):
     model = yo.Model.from_log_density(lambda p: -0.5 * jnp.sum((p["x"] - 1.0) ** 2), {"x": constraints.real}, {"x": (1000,)})
     fit = yo.fit(model, "advi", family="mean_field", max_steps=100_000, progress=False, learning_rate=0.003)

@@ -19,8 +19,6 @@ from numpyro.optim import _NumPyroOptim
 from yoasovi.numpyro import YOASOVI
 from yoasovi.numpyro.judging import selector
 
-pytestmark = pytest.mark.slow  # run by `make test-slow`
-
 Y = jnp.array([2.1, 1.7, 2.9, 2.4, 1.9, 2.2])
 
 

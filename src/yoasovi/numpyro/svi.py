@@ -60,7 +60,7 @@ class YOASOVI(SVI):
         init_params=None,
         **kwargs,
     ) -> SVIRunResult:
-        """GuideRun at most `num_steps` steps; arguments and result are those of `SVI.run`.
+        """Run at most `num_steps` steps; arguments and result are those of `SVI.run`.
 
         `params` and `state` are the best that were found. `losses` has one entry per step that was taken, undone
         ones too: fewer than `num_steps` where the run ended early, but never under `jit` or `vmap`.

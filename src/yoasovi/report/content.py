@@ -176,7 +176,7 @@ def step_charts(fit: Any) -> list[Panel]:
 
 @dataclass(frozen=True)
 class ShownDraws:
-    """ShownDraws of all scalar parameters: q's own, and importance-corrected ones where that is possible."""
+    """Draws of all scalar parameters: q's own, and importance-corrected ones where that is possible."""
 
     names: list[str]
     own: np.ndarray  # (S, P)

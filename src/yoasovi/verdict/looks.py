@@ -46,7 +46,7 @@ class Effort(NamedTuple):
 
 
 class ScoreLook(NamedTuple):
-    """ScoreLook of mirrored draws in q's own units; all zero where q is the posterior."""
+    """Scores of mirrored draws in q's own units; all zero where q is the posterior."""
 
     eps: np.ndarray  # (n, d); rows 2k and 2k + 1 are mirrored
     white: np.ndarray  # (n, d)
