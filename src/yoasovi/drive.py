@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from yoasovi.kernels.programs import Clock
@@ -37,6 +38,4 @@ def running(state: RunState) -> bool:
 
 def lane(tree: Any, r: int) -> Any:
     """Give one restart's part of stacked arrays."""
-    import jax
-
     return jax.tree.map(lambda x: x[r], tree)

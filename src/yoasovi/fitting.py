@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from yoasovi.answer.result import Fit, Seconds
-from yoasovi.drive import drive, lane, running
+from yoasovi.drive import drive, lane
 from yoasovi.errors import check, positive_integer
 from yoasovi.families import Factorised, FullRank, Gaussian, LowRank, MeanField
 from yoasovi.files import identity
@@ -367,6 +367,3 @@ def _detail(model: Model, family: Any, reason: StopReason, state: RunState, opti
     if reason == StopReason.INTERRUPTED:
         return "With checkpoint=FOLDER (--checkpoint FOLDER) a run can be resumed."
     return ""
-
-
-__all__ = ["FAMILIES", "FULL_RANK_UP_TO", "LOW_RANK_UP_TO", "as_model", "choose_family", "fit", "running"]
