@@ -1,7 +1,7 @@
 """Where every random number of the library comes from: one stream per seed, purpose and place.
 
-No two purposes share a draw, and a stream depends on nothing but its name: a fit that was paused and one that was not, or
-one lane of many and the same lane alone, see the same numbers.
+No two purposes share a draw, and a stream depends on nothing but its name: a fit that was paused and one that was not see
+the same numbers. Where lanes (restarts) run side by side, one stream serves all of those that still run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ EDGE = 2.0**-24  # in single precision 1 - EDGE is the largest number below 1
 class Purpose(IntEnum):
     """What random numbers are for. Values are part of what a seed means: add at the end, never renumber."""
 
-    START = 1  # where a lane begins: (lane,)
-    START_JUDGE = 2  # is the climbed start better? (lane, block)
-    WINDOW = 3  # draws of a window: (lane, turn)
+    START = 1  # where lanes begin
+    START_JUDGE = 2  # are the climbed starts better?
+    WINDOW = 3  # draws of a window: (turn,)
     ROWS = 4  # minibatches of a window
-    JUDGE = 5  # common draws on which a window is judged: (lane, turn, which)
+    JUDGE = 5  # common draws on which a window is judged: (turn, which question)
     JUDGE_ROWS = 6
-    LUCK = 7  # whether a flat window is kept: (lane, turn)
+    LUCK = 7  # whether a flat window is kept: (turn,)
     CHAIN = 8  # draws of single steps: (lane, block of steps), and before them the turn if they make a window
     CHAIN_JUDGE = 9
     CHAIN_LUCK = 10
