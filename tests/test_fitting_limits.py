@@ -17,7 +17,8 @@ def test_a_values_only_fit_has_its_own_limit_of_steps(monkeypatch):
 
     monkeypatch.setattr("yoasovi.fitting.drive", spied)
     labels = yo.models.GaussianMixture(np.array([-2.0, -1.9, 2.0, 2.1]), 2)
-    whole = yo.Model(prior={"m": dist.Normal(0.0, 1.0)}, log_likelihood=lambda p, y: -0.5 * (y - p["m"]) ** 2, data=np.ones(3))
+    log_p = lambda p, y: -0.5 * (y - p["m"]) ** 2
+    whole = yo.Model(prior={"m": dist.Normal(0.0, 1.0)}, log_likelihood=log_p, data=np.ones(3))
     yo.fit(labels, seed=0)
     yo.fit(whole, seed=0)
     yo.fit(whole, seed=0, max_steps=77)

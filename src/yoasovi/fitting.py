@@ -92,7 +92,7 @@ def fit(
             model = as_model(model)
             family, why = choose_family(model, chosen, family)
             chosen = chosen.for_family(model, family)
-        options = options._replace(max_steps=max_steps or chosen.max_steps)  # the form that suits the model has its own limit
+        options = options._replace(max_steps=max_steps or chosen.max_steps)  # that form has a limit of its own
         return _fit(model, chosen, family, why, options, clock, interrupts, show)
 
 
