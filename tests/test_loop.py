@@ -57,7 +57,7 @@ def test_single_steps_do_not_depend_on_how_many_of_them_one_call_takes(conjugate
     """A step's noise comes from a stream of its own lane and block of steps, so a run cut short is the start of the run."""
     options = {"seed": 3, "max_steps": 100, **({"patience": 1000} if "yoasovi" in name else {})}
     whole = yo.fit(conjugate.model, name, **options)
-    monkeypatch.setattr(turns, "_TURNS", 32)
+    monkeypatch.setattr(turns.chains, "_TURNS", 32)
     pieces = yo.fit(conjugate.model, name, **options)
     assert same(whole.params, pieces.params) and same(timeless(whole), timeless(pieces))
     short = yo.fit(conjugate.model, name, **{**options, "max_steps": 41})

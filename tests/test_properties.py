@@ -138,7 +138,8 @@ def test_in_float32_any_seed_and_unit_gives_the_evidence_too(seed, powers):
     assert fit.converged and fit.elbo.value == pytest.approx(evidence(X, Y), abs=0.1)
 
 
-def test_all_of_the_above_ran_on_few_compiled_programs():
+def test_other_data_of_the_same_shapes_compile_nothing():
+    yo.fit(model(X, unit=1.0), seed=8)
     programs = compiling.num_programs()
     yo.fit(model(X + 1.0, unit=3.0), seed=9)
     assert compiling.num_programs() == programs
