@@ -114,3 +114,19 @@ def test_the_same_model_with_other_data_of_the_same_shape_compiles_nothing():
 
 def likelihood(params, y):
     return dist.Normal(params["m"], 1.0).log_prob(y)
+
+
+def test_data_that_the_users_own_programs_hold_in_single_precision_enter_a_fit_as_they_are():
+    """As after NUTS on the same NumPy arrays in the same process: JAX remembers them as 32-bit, integers too."""
+    group, x = np.arange(60) % 6, np.linspace(-1.0, 1.0, 60)
+    mine = jax.jit(lambda z: jnp.sum(z[group] * x))
+    mine(jnp.zeros(6))
+    model = yo.Model(
+        prior={"z": dist.Normal(np.zeros(6), 1.0).to_event(1)}, data={"group": group, "x": x},
+        log_likelihood=lambda p, d: -0.5 * (d["x"] - p["z"][d["group"]]) ** 2,
+    )  # fmt: skip
+    fit = yo.fit(model)
+    assert all(leaf.dtype in (jnp.int64, jnp.float64) for leaf in fit.kernels.held.leaves)
+    means = [10 / 11 * x[group == g].mean() for g in range(6)]
+    np.testing.assert_allclose(fit.params.mean, means, atol=0.02)
+    assert mine(jnp.ones(6)).dtype == jnp.float32 and mine._cache_size() == 1

@@ -115,7 +115,9 @@ class Held:
             names = _names(tree)
             order = sorted(range(len(leaves)), key=names.__getitem__)
             self.places = tuple(sorted(range(len(leaves)), key=order.__getitem__))  # of each leaf, among the sorted ones
-            self.leaves = [x if isinstance(x, jax.Array) else jax.device_put(x) for x in (leaves[i] for i in order)]
+            # Through views, since JAX may remember the user's own arrays in another precision: see `_own_constants`.
+            put = lambda x: x if isinstance(x, jax.Array) else jax.device_put(x.view())
+            self.leaves = [put(leaves[i]) for i in order]
 
 
 def _names(tree: Any) -> list[str]:
