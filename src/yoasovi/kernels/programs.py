@@ -221,11 +221,6 @@ def num_programs() -> int:
     return len(_STORE)
 
 
-def is_wide() -> bool:
-    """Whether fits run in float64."""
-    return jax.default_backend() in _WIDE_ON or _x64()
-
-
 def _x64() -> bool:
     return bool(jax.config.read("jax_enable_x64"))
 

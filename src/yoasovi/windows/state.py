@@ -70,6 +70,14 @@ class WindowRule(Protocol):
         """Say what the next turn is to be."""
         ...
 
+    def most_pairs(self, control: Any) -> tuple[Any, Any]:
+        """Give the common draws for two questions: is the candidate better than the incumbent, and than the window's end."""
+        ...
+
+    def rule(self, setting: Setting, control, gain, noise, forecast: Forecast, sound, yardstick, luck, t) -> Ruling:
+        """Rule on a turn by its paired gains; `ValueWindow` rules by a regression's intercepts instead."""
+        ...
+
 
 def choose(condition: Any, new: Any, old: Any) -> Any:
     """Choose lane by lane between two named tuples of arrays."""
