@@ -42,10 +42,10 @@ def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None =
     terms = _log_likelihood(fit, labels, draws)
     new = _predictive(model, labels, draws, seed)
     fit.num_values += len(log_p)
-    # Corrected draws stand for the posterior itself: nothing is left to weigh, and log_q - log_p must not weigh again.
+    # Corrected draws stand for the posterior itself: nothing is left to weigh, and the density they have is nobody's.
     by_draw = {
         "posterior": draws, "posterior_predictive": new, "log_likelihood": terms,
-        "sample_stats": {"log_p": log_p, "log_q": log_p if corrected else log_q},
+        "sample_stats": {"log_p": log_p} | ({} if corrected else {"log_q": log_q}),
     }  # fmt: skip
     groups = {k: {name: np.asarray(x)[None] for name, x in v.items()} for k, v in by_draw.items()}  # one chain
     groups |= {"observed_data": dict(labels.observed), "constant_data": dict(labels.constant)}

@@ -23,6 +23,7 @@ from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
 from yoasovi.verdict import diagnostics
 from yoasovi.verdict.diagnostics import Estimate, Loo
+from yoasovi.verdict.given import label
 
 if TYPE_CHECKING:
     from yoasovi.verdict import Thresholds, Verdict
@@ -31,6 +32,7 @@ USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
 _MOST_DRAWS = 1000  # behind k-hat
 # Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
 _WORTH, _WORTH_LITTLE = 2000, 500
+_CARRY = 0.1  # share of their number that q's draws must be worth, to be corrected in many dimensions
 
 
 class Seconds(NamedTuple):
@@ -147,9 +149,21 @@ class Fit:
     def worth_correcting(self) -> bool:
         """Whether q is visibly not the posterior (KL is about Var(log p - log q)/2), in few enough dimensions to mend."""
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
-        few = isinstance(self.family, Gaussian) and self._noise_size <= KERNELS_UP_TO
-        can = few and self.model.differentiable and spread.size > 1
-        return bool(can and diagnostics.estimate(spread).se * np.sqrt(spread.size) > 0.1)
+        return bool(self.can_correct and spread.size > 1 and spread.std(ddof=1) > 0.1)
+
+    @cached_property
+    def can_correct(self) -> bool:
+        """Whether importance correction can carry: q has few dimensions, or weights of its draws are not too uneven."""
+        if not isinstance(self.family, Gaussian) or not self.model.differentiable:
+            return False
+        weights = diagnostics.importance_weights(self.log_ratio)
+        return self._noise_size <= KERNELS_UP_TO or diagnostics.effective_size(weights) > _CARRY * len(weights)
+
+    def effective_size(self, n: int = 4000) -> float:
+        """Independent draws, of the posterior where `sample` corrects and of q where it does not, that n draws are worth."""
+        if not self.worth_correcting or self.kept is not None:
+            return float(n)
+        return 1.0 / (1.0 / self._pool(n).effective_size + 1.0 / n)
 
     def _pool(self, n: int) -> Pool:
         """Weighted draws that stand for the posterior: gathered once, whatever is asked of them."""
@@ -176,10 +190,10 @@ class Fit:
         """Pareto k-hat of the importance ratios p/q; above 0.7 they, and probably q, are not to be trusted."""
         return diagnostics.pareto_khat(self.ratios())
 
-    def ratios(self, n: int = _MOST_DRAWS) -> np.ndarray:
-        """Give log p - log q at `n` fresh draws or more: those behind `elbo` first."""
-        missing = n - len(self.log_ratio)
-        if missing > 0 and self.kept is None:
+    def ratios(self) -> np.ndarray:
+        """Give log p - log q at fresh draws: those behind `elbo`, and where looks are cheap enough for a tail index."""
+        missing = _MOST_DRAWS - len(self.log_ratio)
+        if missing > 0 and self.kept is None and self.kernels.cheap:
             noise = self.family.noise(open_uniform(stream(self.seed, Purpose.ELBO, 1), (missing, self._noise_size)))
             self.log_ratio = np.concatenate([self.log_ratio, self.kernels.values(self.lane, noise[None])[0]])
         return self.log_ratio
@@ -206,7 +220,7 @@ class Fit:
             if self.kept is not None:
                 raise ValueError("a verdict needs the model: yo.load(folder, model=model).diagnose().")
             with self.waiting("verdict"):
-                from yoasovi.verdict.findings import Thresholds, diagnose
+                from yoasovi.verdict import Thresholds, diagnose
 
                 chosen = replace(thresholds or Thresholds(), **limits)
                 self._verdicts[key] = found = diagnose(self, chosen, draws, starts, self.seed)
@@ -220,7 +234,7 @@ class Fit:
         return self._verdicts.get(USUAL)
 
     def loo(self, n: int = 2000, seed: int = 0) -> Loo:
-        """Leave-one-out cross-validation with draws from q (`diagnostics.loo`); needs the `arviz` extra."""
+        """Leave-one-out cross-validation (`diagnostics.loo`) with the draws that `sample` gives; needs the `arviz` extra."""
         with self.waiting("loo"):
             from yoasovi.answer.predictive import pointwise
 
@@ -269,9 +283,9 @@ class Fit:
         """Give `n` draws as an `xarray.DataTree` for ArviZ, one chain of them.
 
         Groups: posterior, log_likelihood (where there is one value per observation), sample_stats, observed_data,
-        constant_data. `log_p` and `log_q` of sample_stats, on the unconstrained scale, are what
-        `arviz_stats.loo_approximate_posterior` asks for. Draws that `sample` corrects stand for the posterior itself:
-        there log_q is log_p.
+        constant_data. `log_p` of sample_stats is the log density on the unconstrained scale. Draws from q come with their
+        `log_q`, and the two are what `arviz_stats.loo_approximate_posterior` asks for; corrected draws stand for the
+        posterior itself and have none: there `arviz_stats.loo` is right as it is.
         """
         with self.waiting("datatree"):
             from yoasovi.answer.arviz import to_datatree
@@ -289,16 +303,17 @@ class Fit:
         ]
         if self.num_nonfinite:
             lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused: {self.nonfinite}")
-        lines.append(f"{'':<20}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}")
+        lines.append(f"{'':<20}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}{'MC error':>12}")
         local = {s.name for s in self.model.density.local_sites}
+        size = self.effective_size()
         for name, draws in self.sample(4000).items():
             if name in local:
                 continue
             flat = draws.reshape(len(draws), -1)
             for j, index in enumerate(np.ndindex(draws.shape[1:])):
-                label = name if not index else f"{name}[{','.join(map(str, index))}]"
-                low, high = np.quantile(flat[:, j], [0.05, 0.95])
-                lines.append(f"{label:<20}{flat[:, j].mean():>12.4g}{flat[:, j].std():>12.4g}{low:>12.4g}{high:>12.4g}")
+                mean, sd, (low, high) = flat[:, j].mean(), flat[:, j].std(), np.quantile(flat[:, j], [0.05, 0.95])
+                numbers = "".join(f"{x:>12.4g}" for x in (mean, sd, low, high))
+                lines.append(f"{label(name, index):<20}{numbers}{sd / np.sqrt(size):>12.2g}")
                 if len(lines) > 60:
                     return "\n".join([*lines, "..."])
         return "\n".join(lines)

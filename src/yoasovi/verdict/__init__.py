@@ -1,5 +1,6 @@
 """How good an answer is."""
 
-from yoasovi.verdict.findings import Finding, Thresholds, Verdict, diagnose
+from yoasovi.verdict.findings import Finding, Thresholds, Verdict
+from yoasovi.verdict.inquiry import diagnose
 
 __all__ = ["Finding", "Thresholds", "Verdict", "diagnose"]

@@ -1,10 +1,12 @@
-"""The next thing to try, in one sentence."""
+"""The next thing to try, in a sentence or two."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from yoasovi.verdict.findings import UNKNOWN
 
 
 @dataclass
@@ -16,8 +18,12 @@ class Facts:
     method: str
     steps: int
     corrects: bool  # `fit.sample()` is importance-corrected by itself
+    refine: int | None = None  # gradients that `fit.refine()` would take, about; None where it cannot be asked
+    few: bool = False  # corrected draws that count are few
+    lost: bool = False  # nothing that was looked at tells where the posterior is
     stopped: str = "CONVERGED"
     to_gain: float = 0.0
+    gap: float = 0.0
     outside: float = 0.0
     modes: int = 1
     correlated: tuple[str, str] | None = None
@@ -25,12 +31,14 @@ class Facts:
     runaway: bool = False
     unsearched: bool = False
     coarse: bool = False
+    prior: str = ""  # the parameter that is far from its prior
 
 
 def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
     """Say what to do, by the first cause that explains the grade."""
+    costs = [name for name, f in evidence.items() if f.grade != "good"]
     if grade == "good":
-        return "Use it: nothing that was looked at speaks against it."
+        return "Use it: nothing that was looked at speaks against what you get."
     if grade == "failed":
         return _after_failure(facts)
     if facts.coarse:
@@ -42,34 +50,33 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
         )
     if facts.funnel is not None or facts.runaway:
         where = f": the scale of {facts.funnel[1]} depends on {facts.funnel[0]}" if facts.funnel else ""
-        return f"Reparameterise (non-centred){where}; or use NUTS on the reparameterised model."
-    if facts.correlated is not None and facts.family != "full_rank":
-        larger = "full_rank" if facts.dim <= 300 else "low_rank"
-        larger = "full_rank" if facts.family == "low_rank" else larger
+        return f"Reparameterise (non-centred){where}; {_sample(facts)} on the reparameterised model."
+    if facts.correlated is not None and facts.family != "full_rank" and not facts.corrects:
+        larger = "full_rank" if facts.dim <= 300 or facts.family == "low_rank" else "low_rank"
         a, b = facts.correlated
         return (
             f"Use family='{larger}' (full-rank where it can be paid for): {a} and {b} are correlated, and this q cannot be."
         )
     if facts.to_gain > 0:
         return _more(facts)
-    if grade == "poor":
-        tails = (
-            "The posterior's tails are heavier than q's: use NUTS"
-            if facts.outside
-            else "q is not close to the posterior: use NUTS"
-        )
-        corrected = "fit.sample(), which is importance-corrected" if facts.corrects else "fit.sample(corrected=True)"
-        return f"{tails}, or, with few parameters and after a look at k-hat, {corrected}."
-    if facts.unsearched and all(f.grade == "good" for k, f in evidence.items() if k != "modes"):
-        return "Nothing speaks against it, but other modes were not looked for: see whether restarts=4 agree."
     if facts.family == "factorised":
         return "Means are usable, q's spreads tend to be too small: sum the discrete latents out, or use NUTS."
-    if all(f.grade == "good" for k, f in evidence.items() if k != "stopped"):
+    if costs == ["prior"]:
+        return f"The fit is good, but {facts.prior} is where its prior hardly goes: check the prior's scale and units."
+    if facts.unsearched and costs == ["modes"]:
+        return "Nothing speaks against it, but other modes were not looked for: see whether restarts=4 agree."
+    if costs == ["stopped"]:
         return f"Nothing speaks against it but that it was cut: raise max_steps (it ended at {facts.steps:,})."
-    close = "q is close enough for importance correction, not close enough to stand alone"
-    if facts.corrects:
-        return f"Use fit.sample() and what is made of it, which are importance-corrected: {close}."
-    return f"Use fit.sample(corrected=True): {close}."
+    if all(evidence[name].state == UNKNOWN for name in costs):
+        return f"Probably close, but that could not be told for sure; to be sure, {_sample(facts)}."
+    cause = "q is not close to the posterior" if grade == "poor" else "q is close to the posterior, but not close enough"
+    cause = "The posterior's tails are heavier than q's" if facts.outside else cause
+    return f"{cause}: {_sample(facts)}."
+
+
+def _sample(facts: Facts) -> str:
+    """Name the sampler to ask for."""
+    return "use NUTS" if facts.refine is None else f"use fit.refine(), NUTS from here (about {facts.refine:,} gradients)"
 
 
 def _after_failure(facts: Facts) -> str:
@@ -83,6 +90,8 @@ def _after_failure(facts: Facts) -> str:
         return "Check priors, supports and data: log p was not finite for too many draws in a row."
     if facts.stopped == "NO_STEP":
         return "Rescale parameters to about unit scale, or check gradients: no step of any length was acceptable."
+    if facts.gap > 0:
+        return "q is nowhere near the posterior: try restarts=8, or another way to write the model."
     return _more(facts)
 
 

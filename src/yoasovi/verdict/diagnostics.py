@@ -29,6 +29,9 @@ def estimate(draws: np.ndarray) -> Estimate:
     return Estimate(float(draws.mean() * unit), float(draws.std(ddof=1) / np.sqrt(draws.size) * unit))
 
 
+EVEN = 0.9  # share of their number that weights are worth, beyond which their tail moves nothing
+
+
 class Loo(NamedTuple):
     """Leave-one-out cross-validation: expected log predictive density, its standard error, and what it rests on."""
 
@@ -36,10 +39,16 @@ class Loo(NamedTuple):
     se: float
     p_loo: float  # effective number of parameters
     elpd_i: np.ndarray  # (N,)
-    khat_i: np.ndarray  # (N,); above 0.7 that observation's value is not to be trusted
+    khat_i: np.ndarray  # (N,); above 0.7 that observation's value is not to be trusted, unless its weights are even
+    even_i: np.ndarray  # (N,); share of their number that the observation's weights are worth
+
+    @property
+    def doubtful(self) -> np.ndarray:
+        """Which observations' values are not to be trusted. A tail index says nothing where weights are all but equal."""
+        return (self.khat_i > 0.7) & (self.even_i < EVEN)
 
     def __str__(self):
-        bad = int((self.khat_i > 0.7).sum())
+        bad = int(self.doubtful.sum())
         doubt = f"; k-hat above 0.7 for {bad} of {self.khat_i.size} observations" if bad else ""
         return f"elpd {self.elpd:,.2f} ± {self.se:.2f}, p_loo {self.p_loo:.2f}{doubt}"
 
@@ -94,9 +103,9 @@ def psis(log_ratio: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def loo(log_likelihood: np.ndarray, log_ratio: np.ndarray) -> Loo:
-    """PSIS-LOO with draws from q instead of the posterior (Magnusson et al. 2019), by arviz-stats.
+    """PSIS-LOO by arviz-stats, with draws from q instead of the posterior where they are (Magnusson et al. 2019).
 
-    `log_likelihood` is (S, N) at S draws from q, `log_ratio` is log p - log q there, (S,).
+    `log_likelihood` is (S, N) at S draws, `log_ratio` is log p - log q there, (S,): zero for draws of the posterior.
     """
     from yoasovi.extras import need
 
@@ -105,7 +114,10 @@ def loo(log_likelihood: np.ndarray, log_ratio: np.ndarray) -> Loo:
     ratio = np.broadcast_to(np.asarray(log_ratio, float), each.shape)
     elpd_i, khat_i, p_i = stats.loo_approximate_posterior(each, ratio, np.zeros_like(ratio))
     elpd, se, p_loo, _ = stats.loo_summary(elpd_i, p_i)
-    return Loo(float(elpd), float(se), float(p_loo), np.asarray(elpd_i), np.asarray(khat_i))
+    weights = np.asarray(log_ratio, float) - np.asarray(log_likelihood, float).T
+    weights = np.exp(weights - weights.max(1, keepdims=True))
+    even = weights.sum(1) ** 2 / (weights**2).sum(1) / weights.shape[1]
+    return Loo(float(elpd), float(se), float(p_loo), np.asarray(elpd_i), np.asarray(khat_i), even)
 
 
 class Moments(NamedTuple):

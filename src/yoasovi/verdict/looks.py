@@ -7,7 +7,6 @@ modes, whose mass a Laplace approximation estimates. Every evaluation of log p i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +15,10 @@ from scipy.special import chdtri, gammaln, logsumexp, ndtri
 from yoasovi.climb import climb
 from yoasovi.randomness import Purpose, mirrored, stream
 from yoasovi.verdict.diagnostics import Estimate
+from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.windows import judge
 
-FULL_UP_TO = 300  # parameters, for what costs d gradients or d^2 numbers
+CHAINS, _CHAIN_GRADIENTS = 128, 40_000
 _FAR = 4  # of them are climbed from
 _OUTSIDE = 1e-4  # q's own probability of what is called outside q
 
@@ -30,6 +30,8 @@ class Effort(NamedTuple):
     draws: int  # from heavy-tailed proposals
     starts: int  # of climbs
     hessian: bool  # d more gradients for the mass of a mode
+    chains: int  # short Markov chains from the answer's draws, where weights cannot tell
+    chain_gradients: int
 
     @classmethod
     def of(cls, fit: Any, draws: int | None, starts: int | None) -> Effort:
@@ -37,11 +39,12 @@ class Effort(NamedTuple):
         dim = fit.model.density.dim
         pairs = 256 if dim <= 128 else min(2 * dim, 1024)
         if fit.kernels.cheap:
-            return cls(pairs, draws or 4000, 16 if starts is None else starts, True)
+            can = fit.model.differentiable
+            return cls(pairs, draws or 4000, 16 if starts is None else starts, True, CHAINS * can, _CHAIN_GRADIENTS)
         spent = fit.num_gradients + fit.num_values // 3  # in gradients
         return cls(
             int(np.clip(spent // 16, 16, pairs)), draws or int(np.clip(spent, 200, 4000)),
-            int(np.clip(spent // 100, 2, 16)) if starts is None else starts, dim <= spent // 8,
+            int(np.clip(spent // 100, 2, 16)) if starts is None else starts, dim <= spent // 8, 0, 0,
         )  # fmt: skip
 
 
@@ -65,16 +68,6 @@ class Wide(NamedTuple):
     outside: Estimate  # share of the posterior where q has a probability of 1e-4
     far: np.ndarray  # (few, D), the heaviest draws there
     num_values: int
-
-
-class Mode(NamedTuple):
-    """A maximum of log p."""
-
-    x: np.ndarray  # in q's own units, q's mean at zero
-    log_p: float
-    log_mass: float  # by Laplace's method; -inf if it is no proper maximum
-    distance: float  # from q's mean: root mean square over the coordinates
-    barrier: float  # how far log p falls between q's own mode and this one
 
 
 class Search(NamedTuple):
@@ -135,13 +128,19 @@ def wide(fit: Any, axes: np.ndarray | None = None, n: int = 4000, seed: int = 0)
     raw = np.exp(log_weight - top)
     mean, se = raw.mean(), raw.std(ddof=1) / np.sqrt(n)
     weights = raw / raw.sum()
-    away = (eps**2).sum(1) > chdtri(dim, _OUTSIDE / 2)
-    away |= np.abs(along).max(1) > -ndtri(_OUTSIDE / (4 * dim))
+    away = outside(eps, axes)
     share = float(weights @ away)
     heaviest = eps[np.argsort(-weights * away)[: min(_FAR, int(away.sum()))]]
     error = float(np.sqrt(np.sum(weights**2 * (away - share) ** 2)))
     evidence = Estimate(float(np.log(mean) + top), float(se / mean))
     return Wide(eps, weights, log_ratio[: n // 2], evidence, Estimate(share, error), heaviest, n)
+
+
+def outside(eps: np.ndarray, axes: np.ndarray | None) -> np.ndarray:
+    """Tell which draws lie where q has a probability of 1e-4: far from its mean, or far along one axis."""
+    dim, along = eps.shape[1], eps if axes is None else eps @ axes
+    far = (eps**2).sum(1) > chdtri(dim, _OUTSIDE / 2)
+    return far | (np.abs(along).max(1) > -ndtri(_OUTSIDE / (4 * dim)))
 
 
 _T_DF, _T_SCALE, _AXIS_DF = 3.0, 1.5, 2.0
@@ -182,55 +181,6 @@ def search(fit: Any, effort: Effort, budget: int = 60, seed: int = 0, far: np.nd
     rest = sorted((landscape.mode(found.top[i], effort.hessian) for i in highest), key=lambda m: -m.log_mass)
     others = [m._replace(barrier=landscape.barrier(own, m)) for m in rest if np.isfinite(m.log_mass)]
     return Search(own, tuple(others), len(begins), 0, landscape.gradients)
-
-
-class Landscape:
-    """log p in q's own units, with a count of its evaluations."""
-
-    def __init__(self, point: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], mean: np.ndarray, frame: np.ndarray):
-        self.point, self.mean, self.frame = point, mean, frame
-        self.volume = float(np.log(np.diag(frame) if frame.ndim == 2 else frame).sum())  # logarithm of one unit of volume
-        self.gradients = 0
-
-    def look(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Give log p and its gradient at rows of points."""
-        square = self.frame.ndim == 2
-        with np.errstate(all="ignore"):  # what is not finite is told by the answer
-            value, gradient = self.point(self.mean + (x @ self.frame.T if square else x * self.frame))
-            return value, gradient @ self.frame if square else gradient * self.frame
-
-    def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Look, and count."""
-        self.gradients += len(x)
-        return self.look(x)
-
-    def mode(self, x: np.ndarray, hessian: bool = True) -> Mode:
-        """Take a closer look at where a climb ended: Laplace's estimate of the mass around it, in q's own units."""
-        height, gradient = (v[0] for v in self.at(x[None]))
-        blank = Mode(x, float(height), -np.inf, float(np.sqrt(np.mean(x**2))), 0.0)
-        if not np.isfinite(height):
-            return blank
-        unit = 0.5 * x.size * np.log(2 * np.pi) + self.volume
-        if x.size > FULL_UP_TO or not hessian:  # taken to be as wide as q
-            return blank._replace(log_mass=float(height + unit))
-        step = 1e-4
-        columns = (self.at(x + step * np.eye(x.size))[1] - gradient) / step
-        curvature = -0.5 * (columns + columns.T)
-        if not np.isfinite(curvature).all():
-            return blank
-        values, vectors = np.linalg.eigh(curvature)
-        if values[0] <= 1e-6 * values[-1]:  # a saddle, a ridge, or a climb that has no end
-            return blank
-        more = 0.5 * float(np.sum((vectors.T @ gradient) ** 2 / values))
-        if more > 1.0 + 0.1 * x.size:  # the climb was cut on its way
-            return blank
-        mass = height + more + unit - 0.5 * np.log(values).sum()
-        return blank._replace(log_mass=float(mass))
-
-    def barrier(self, a: Mode, b: Mode) -> float:
-        """Give how far log p falls on the straight way between two modes."""
-        heights = self.at(np.linspace(a.x, b.x, 25)[1:-1])[0]
-        return min(a.log_p, b.log_p) - float(np.min(np.where(np.isfinite(heights), heights, -1e300)))
 
 
 def _starts(fit: Any, mean: np.ndarray, frame: np.ndarray, count: int, seed: int) -> np.ndarray:

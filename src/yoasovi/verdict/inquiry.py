@@ -1,0 +1,361 @@
+"""How a verdict is reached: what is looked at, in which order, and what each look says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from yoasovi.errors import check
+from yoasovi.families.base import Gaussian
+from yoasovi.methods import METHODS, Method
+from yoasovi.stopping import MaxSteps, StopReason
+from yoasovi.verdict import diagnostics, looks
+from yoasovi.verdict.advice import Facts, advise
+from yoasovi.verdict.diagnostics import Estimate, effective_size
+from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict
+from yoasovi.verdict.given import Given, Off
+from yoasovi.verdict.landscape import FULL_UP_TO
+
+_LABELS = {
+    "stopped": "end of the run", "finite": "log p not finite", "resolution": "digits of log p", "shift": "means, off by",
+    "scale": "sds, off by a factor", "corrected": "correction", "to_gain": "left to gain", "outside": "outside q",
+    "correlation": "correlation missed", "funnel": "funnel", "gap": "ELBO below evidence", "effective_size": "even weights",
+    "khat": "Pareto k-hat", "restarts": "restarts that agree", "modes": "in other modes",
+}  # fmt: skip
+_ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
+_STATES = {"good": FINE, "usable": AGAINST, "poor": AGAINST, "failed": AGAINST}
+
+
+def found(name: str, value: float, grade: str, sentence: str, **more: Any) -> Finding:
+    """Make a finding: its label by its name, its state by its grade unless told."""
+    more = {"error": 0.0, "state": _STATES[grade], "label": _LABELS.get(name, name), **more}
+    return Finding(name, float(value), grade=grade, sentence=sentence, **more)
+
+
+def diagnose(
+    fit: Any, thresholds: Thresholds, draws: int | None = None, starts: int | None = None, seed: int = 0
+) -> Verdict:
+    """Look at a fit from all sides and grade it by its worst finding."""
+    check(isinstance(thresholds, Thresholds), "thresholds", "diagnose", "a Thresholds", thresholds)
+    if draws is not None:
+        check(isinstance(draws, int) and draws >= 400, "draws", "diagnose", "an integer of at least 400", draws)
+    if starts is not None:
+        check(isinstance(starts, int) and starts >= 0, "starts", "diagnose", "an integer of at least 0", starts)
+    ask = _Inquiry(fit, thresholds, looks.Effort.of(fit, draws, starts), seed)
+    findings = list(ask.everything()) if fit.num_steps else []
+    findings.insert(0, ask.stopped(findings))
+    grade = GRADES[max(GRADES.index(f.grade) for f in findings)]
+    evidence = {f.name: f for f in findings}
+    return Verdict(grade, evidence, advise(grade, evidence, ask.facts), ask.num_values, ask.num_gradients)
+
+
+class _Inquiry:
+    """Gathers findings, the facts that advice is given by, and the cost."""
+
+    def __init__(self, fit: Any, thresholds: Thresholds, effort: looks.Effort, seed: int):
+        self.fit, self.limits, self.effort, self.seed = fit, thresholds, effort, seed
+        self.dim = fit.model.density.dim
+        self.facts = Facts(
+            family=fit.family.name, dim=self.dim, method=fit.method.name, steps=fit.num_steps, corrects=fit.worth_correcting
+        )  # fmt: skip
+        self.ratios = fit.ratios()
+        self.axes: np.ndarray | None = None
+        self.num_values = self.num_gradients = 0
+        self.log_evidence = fit.elbo.value
+        self.far: np.ndarray | None = None  # where heavy-tailed proposals found most of what q lacks
+        self.sure = False  # whether the answer could be compared with something better,
+        self.fine = False  # and agreed with it
+
+    def everything(self) -> Iterator[Finding]:
+        gaussian = isinstance(self.fit.family, Gaussian) and bool(np.isfinite(self.fit.elbo.value))
+        climbs = gaussian and self.fit.model.differentiable
+        yield from self.finite()
+        yield from self.resolved()
+        scores = looks.scores(self.fit, self.effort.pairs, self.seed) if climbs else None
+        if scores is not None:
+            self._spend(scores)
+            self.axes = self._axes(scores)
+        if gaussian:
+            seen = looks.wide(self.fit, self.axes, self.effort.draws, self.seed)
+            self._spend(seen)
+            self.log_evidence, self.far = seen.log_evidence.value, seen.far
+            given = Given(self.fit)
+            yield from self.answer(seen, given)
+            yield from self.outside(seen, given)
+        if scores is not None and len(scores.eps) >= 32:
+            yield from self.scores(scores)
+        yield from self.weights()
+        yield from self.restarts()
+        yield from self.modes() if climbs else self.no_search()
+
+    # ---- the run ------------------------------------------------------------------------------------------
+
+    def stopped(self, others: list[Finding]) -> Finding:
+        """Only a stopping rule that was met is proof; a method without one is judged by what is left to gain."""
+        reason, steps, method = self.fit.stop_reason, self.fit.num_steps, _whole(self.fit.method)
+        self.facts.stopped = reason.name
+        say = partial(found, "stopped", steps, unit="step" + "s" * (steps != 1))
+        if reason == StopReason.CONVERGED:
+            return say("good", "The stopping rule ended the fit.")
+        if reason != StopReason.MAX_STEPS:
+            return say("failed", str(reason))
+        short = "failed" if steps < self.limits.min_steps or not self.fit.model.differentiable else "usable"
+        if not isinstance(getattr(method, "stopping", None), MaxSteps):
+            return say(short, f"Cut at {steps:,} steps, before the stopping rule was met.")
+        if steps >= method.max_steps:
+            text = f"The method took the {steps:,} steps it takes; it has no rule that tells when to stop."
+            return say("good", text, state=UNKNOWN)
+        enough = any(f.name == "to_gain" and f.grade == "good" for f in others)
+        text = f"Ended after {steps:,} of the {method.max_steps:,} steps that the method usually takes, as it was asked to"
+        return say("good" if enough else short, f"{text}, with little left to gain." if enough else f"{text}.")
+
+    def finite(self) -> Iterator[Finding]:
+        bad = float(np.mean(~np.isfinite(self.ratios)))
+        grade = "good" if bad <= 0.001 else "usable" if bad < 0.05 else "poor" if bad < 0.5 else "failed"
+        text = f"log p is not finite at {bad:.1%} of q's draws." if bad else "log p is finite at all of q's draws."
+        yield found("finite", 100 * bad, grade, text, limit=0.1, unit="%")
+
+    def resolved(self) -> Iterator[Finding]:
+        """See whether numbers as large as log p can show differences of a nat at all."""
+        value = np.abs(self.ratios[np.isfinite(self.ratios)])
+        apart = float(np.spacing(value.max())) if value.size else 0.0
+        usable, failed = self.limits.resolution
+        if apart < usable:
+            return
+        self.facts.coarse = True
+        text = f"log p is about {value.max():.1g}, where numbers are {apart:.1g} apart: smaller differences cannot be seen."
+        yield found("resolution", apart, "failed" if apart >= failed else "usable", text, limit=usable, unit="nats")
+
+    def restarts(self) -> Iterator[Finding]:
+        elbos = self.fit.restart_elbos
+        if len(elbos) < 2:
+            return
+        seen = diagnostics.agreement(elbos)
+        alone = seen.total > 2 and seen.best == 1
+        text = f"{seen.best} of {seen.total} restarts reached the best ELBO; the median one is {seen.behind:.2f} nats below."
+        yield found("restarts", seen.best, "usable" if alone else "good", text, unit=f"of {seen.total}")
+
+    # ---- the answer ---------------------------------------------------------------------------------------
+
+    def answer(self, seen: looks.Wide, given: Given) -> Iterator[Finding]:
+        """Compare what the user gets with something better: weighted draws where weights carry, else short chains."""
+        if given.corrected:
+            yield self._corrected()
+        size, off, how = effective_size(seen.weights), None, ""
+        if size < _ENOUGH * len(seen.weights) and self.effort.chains:
+            how = "short Markov chains that begin there"
+            off, cost = given.wandered(self.effort.chains, self.effort.chain_gradients, self.seed)
+            self.num_gradients += cost
+        if off is None and size >= 100:
+            how = "importance-weighted draws"
+            off = given.weighted(self.fit.family.place(self.fit.lane, seen.eps[None])[0], seen.weights)
+        if off is None:
+            text = "Nothing better could be had to compare the draws with: weights are too uneven"
+            text += ", and Markov chains from q do not move." if how else "."
+            yield found("shift", math.nan, "usable", text, limit=self.limits.shift[0], state=UNKNOWN, unit="sd")
+            return
+        seen_off = self._shift(off[0], how), self._scale(off[1], how)
+        self.sure, self.fine = True, all(f.state == FINE for f in seen_off)
+        yield from seen_off
+
+    def _corrected(self) -> Finding:
+        size = self.fit.effective_size()
+        text = f"The draws you get are importance-corrected, and worth {size:,.0f} independent ones."
+        self.facts.few = size < 400
+        return found("corrected", size, "usable" if self.facts.few else "good", text, limit=400, unit="draws")
+
+    def _shift(self, off: Off, how: str) -> Finding:
+        usable, poor = self.limits.shift
+        sure = off.value - 2.5 * off.error
+        grade = "poor" if sure > poor else "usable" if sure > usable or off.value + off.error > usable else "good"
+        against = sure > usable
+        state = FINE if grade == "good" else AGAINST if against else UNKNOWN
+        text = {
+            FINE: f"Means of what you get agree with those of {how}.",
+            AGAINST: f"The mean of {off.name} is off, compared with {how}.",
+            UNKNOWN: f"The mean of {off.name} may be off; {how} cannot tell for sure.",
+        }[state]
+        return found("shift", off.value, grade, text, error=off.error, limit=usable, state=state, unit="sd")
+
+    def _scale(self, off: Off, how: str) -> Finding:
+        usable, poor = self.limits.scale
+        far, sure = abs(off.value), abs(off.value) - 2.5 * off.error
+        against = sure > np.log(usable)
+        grade = "poor" if sure > np.log(poor) else "usable" if against or far + off.error > np.log(usable) else "good"
+        state = FINE if grade == "good" else AGAINST if against else UNKNOWN
+        ratio = float(np.exp(-off.value))  # given over better
+        side = "small" if ratio < 1 else "large"
+        text = {
+            FINE: f"Sds of what you get agree with those of {how}.",
+            AGAINST: f"The sd of {off.name} is too {side}, compared with {how}.",
+            UNKNOWN: f"The sd of {off.name} may be too {side}; {how} cannot tell for sure.",
+        }[state]
+        return found("scale", ratio, grade, text, error=ratio * off.error, limit=usable, state=state)
+
+    def outside(self, seen: looks.Wide, given: Given) -> Iterator[Finding]:
+        """Tell how much of the posterior, beyond what the draws have of it, lies where q hardly goes."""
+        size, (share, error) = effective_size(seen.weights), seen.outside
+        usable, poor = self.limits.outside
+        say = partial(found, "outside", 100 * share, error=100 * error, limit=100 * usable, unit="%")
+        if size < 0.02 * len(seen.weights):
+            self.facts.lost = not self.sure
+            text = f"A few draws far out carry all the weight ({size:.0f} of {len(seen.weights):,} count)"
+            yield say("good" if self.sure else "poor", f"{text}: how much lies there cannot be told.", state=UNKNOWN)
+            return
+        have = float(np.mean(looks.outside(given.eps, self.axes))) if given.eps is not None else 0.0
+        missed = share - have
+        grade = "poor" if missed - 2 * error > poor else "usable" if missed - error > usable else "good"
+        unknown = grade == "good" and missed + error > poor
+        self.facts.outside = missed if grade != "good" else 0.0
+        text = f"{share:.1%} of the posterior lies where q has a probability of 0.01%"
+        text += f"; of the draws you get {have:.1%} do." if have else "."
+        yield say("usable" if unknown and not self.fine else grade, text, state=UNKNOWN if unknown else _STATES[grade])
+
+    # ---- q ------------------------------------------------------------------------------------------------
+
+    def _axes(self, seen: looks.ScoreLook) -> np.ndarray | None:
+        """Give the axes along which scores are largest; None where they are too many, or q has noise of its own."""
+        round_q = self.fit.family.noise_size(self.fit.model.density) == self.dim <= FULL_UP_TO
+        return np.linalg.eigh(seen.white.T @ seen.white)[1] if round_q and len(seen.eps) >= 32 else None
+
+    def scores(self, seen: looks.ScoreLook) -> Iterator[Finding]:
+        yield self._to_gain(seen.gain)
+        if 1 < self.dim <= FULL_UP_TO:
+            yield self._correlation(diagnostics.missed_correlations(seen.eps, seen.white))
+            yield self._funnel(diagnostics.changing_scales(seen.eps, seen.white))
+
+    def _to_gain(self, gain: Estimate) -> Finding:
+        usable, failed = (max(a, b * self.dim) for a, b in zip(self.limits.to_gain, self.limits.to_gain_each, strict=True))
+        sure = gain.value - 2.0 * gain.se
+        grade = "failed" if sure > failed else "usable" if sure > usable else "good"
+        unknown = grade == "good" and gain.value + gain.se > failed
+        self.facts.to_gain = gain.value if grade != "good" else 0.0
+        text = "One more full step would gain " + ("something." if gain.value > 2 * gain.se else "nothing that can be seen.")
+        state = UNKNOWN if unknown else _STATES[grade]
+        grade = "usable" if unknown or (self.fine and grade == "failed") else grade  # q may be mended by correction
+        return found("to_gain", gain.value, grade, text, error=gain.se, limit=usable, state=state, unit="nats")
+
+    def _correlation(self, pairs: diagnostics.Pairwise) -> Finding:
+        value, error, pair = self._surest(pairs, self.limits.correlation)
+        self.facts.correlated = pair
+        say = partial(found, "correlation", float(np.clip(value, -1, 1)), error=error, limit=self.limits.correlation)
+        if pair is None:
+            return say("good", "No correlation is missed.")
+        text = f"q misses a partial correlation between {pair[0]} and {pair[1]}"
+        if self.facts.corrects:
+            return say("good", f"{text}; the draws you get are corrected for it.", state=AGAINST)
+        return say("usable", f"{text}.")
+
+    def _funnel(self, pairs: diagnostics.Pairwise) -> Finding:
+        value, error, pair = self._surest(pairs, 0.5 * self.limits.funnel)
+        self.facts.funnel = pair
+        say = partial(found, "funnel", 100 * abs(value), error=100 * error, limit=100 * self.limits.funnel, unit="%")
+        if pair is None:
+            return say("good", "Scales do not depend on other parameters.")
+        text = f"One sd of {pair[0]} changes the precision of {pair[1]} by that much: a funnel, which q cannot have."
+        deep = abs(value) > self.limits.funnel
+        # Where the draws are seen to be off as well, its neck hides more than can be measured.
+        return say("poor" if self.sure and not self.fine else "usable" if deep else "good", text, state=AGAINST)
+
+    def _surest(self, pairs: diagnostics.Pairwise, limit: float) -> tuple[float, float, tuple[str, str] | None]:
+        """Give the value that is surely largest, its error, and the names of its pair if it is beyond doubt and a limit."""
+        i, j = _largest(pairs)
+        value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > -ndtri(0.001 / self.dim**2)
+        names = self.fit.model.density.labels
+        return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
+
+    def weights(self) -> Iterator[Finding]:
+        """Importance weights of q's own draws; they cost a grade only where nothing better was to be had."""
+        ratios = self.ratios[np.isfinite(self.ratios)]
+        if ratios.size < 100:
+            return
+        yield self._gap(diagnostics.gap(ratios))
+        raw = np.exp(ratios - ratios.max())
+        share = float(raw.sum() ** 2 / np.sum(raw**2) / raw.size)
+        doubt = share <= 0.3 and not self.sure
+        text = f"Importance weights of q's draws are worth {share:.0%} of their number."
+        state = FINE if share > 0.3 else AGAINST
+        yield found("effective_size", 100 * share, "usable" if doubt else "good", text, limit=30, state=state, unit="%")
+        if not self.fit.can_correct and self.sure:
+            return
+        try:
+            khat = diagnostics.pareto_khat(ratios)
+        except ImportError:
+            text = 'It was not computed: pip install "yoasovi[arviz]".'
+            yield found("khat", math.nan, "good" if share > diagnostics.EVEN or self.sure else "usable", text, state=UNKNOWN)
+            return
+        usable, poor = self.limits.khat
+        error = (1.0 + max(khat, 0.0)) / np.sqrt(3.0 * np.sqrt(ratios.size))  # of a tail index from that many draws
+        say = partial(found, "khat", khat, error=error, limit=poor)
+        if share > diagnostics.EVEN:  # a tail index knows no scale: where weights are all but equal, it says nothing
+            yield say("good", f"The weights are worth {share:.0%} of their number: their tail moves nothing.")
+        elif self.sure:
+            state = FINE if khat <= poor else UNKNOWN if khat - error <= poor else AGAINST
+            yield say("good", "The tail of q's weights; what you get was compared with something better above.", state=state)
+        else:
+            grade = "good" if khat - error <= usable else "usable" if khat - error <= poor else "poor"
+            yield say(grade, "The tail of the importance weights: above 0.7 they are not to be trusted.")
+
+    def _gap(self, gap: Estimate) -> Finding:
+        poor, failed = (max(a, b * self.dim) for a, b in zip(self.limits.gap, self.limits.gap_each, strict=True))
+        sure = gap.value - 2.0 * gap.se
+        grade = "failed" if sure > failed else "poor" if sure > poor else "good"
+        self.facts.gap = gap.value if grade != "good" else 0.0
+        text = "A lower bound on the distance between q and the posterior, KL(q || p)."
+        return found("gap", max(gap.value, 0.0), grade, text, error=gap.se, limit=poor, unit="nats")
+
+    # ---- other modes --------------------------------------------------------------------------------------
+
+    def modes(self) -> Iterator[Finding]:
+        seen = looks.search(self.fit, self.effort, seed=self.seed, far=self.far)
+        self._spend(seen)
+        apart = [m for m in seen.others if m.barrier > self.limits.barrier]
+        masses = np.array([m.log_mass for m in apart])
+        base = max(self.log_evidence, seen.own.log_mass)
+        share = float(np.sum(np.exp(np.minimum(masses - base, 50.0)))) if apart else 0.0
+        share = share / (1.0 + share)
+        usable, poor = self.limits.other_modes
+        grade = "poor" if share > poor else "usable" if share > usable else "good"
+        if grade != "good":
+            self.facts.modes = 1 + len(apart)
+        top = seen.own
+        self.facts.runaway = bool(top.distance > 5.0 and top.log_mass < self.log_evidence - 10.0)
+        climbs = f"{seen.climbs} climbs of log p from scattered starts"
+        say = partial(found, "modes", 100 * share, limit=100 * usable, unit="%")
+        if grade != "good":
+            many = f"{len(apart)} other mode{'s' * (len(apart) > 1)}"
+            yield say(grade, f"{climbs} found {many}, {apart[0].barrier:.1f} nats of valley in between.")
+        elif self.facts.runaway:
+            text = f"{climbs} ran away from q, to where log p is high but has no mass: a funnel's neck, or a flat direction."
+            yield say("good" if self.sure else "usable", text, state=UNKNOWN)
+        else:
+            yield say("good", f"{climbs} found no other mode of weight.")
+
+    def no_search(self) -> Iterator[Finding]:
+        seen = diagnostics.agreement(self.fit.restart_elbos) if self.fit.restart_elbos else None
+        if seen is not None and seen.total >= 3 and seen.best >= 2:
+            return
+        self.facts.unsearched = True
+        text = "Other modes were not looked for: this q has no gradients to climb by, and there were no restarts to compare."
+        yield found("modes", math.nan, "usable", text, state=UNKNOWN)
+
+    def _spend(self, seen: Any) -> None:
+        self.num_values += seen.num_values
+        self.num_gradients += getattr(seen, "num_gradients", 0)
+
+
+def _whole(method: Any) -> Any:
+    """Give a method with its parts; that of a loaded fit is only a name."""
+    return METHODS[method.name]() if not isinstance(method, Method) and method.name in METHODS else method
+
+
+def _largest(pairs: diagnostics.Pairwise) -> tuple[int, int]:
+    """Give the pair whose value is surely largest; the diagonal does not count."""
+    sure = np.where(np.eye(len(pairs.value), dtype=bool), -np.inf, np.abs(pairs.value) - 2.0 * pairs.error)
+    i, j = np.unravel_index(int(np.argmax(sure)), sure.shape)
+    return int(i), int(j)
