@@ -77,6 +77,7 @@ def _labels(model: Any, begin: InitialPoint) -> Labels:
         observed={k: np.asarray(v) for k, v in find_observations(model).items()},
         constant={k: np.asarray(v) for k, v in find_constants(model).items()},
         blocks={rv.name: begin.shapes[rv.name] for rv in model.observed_RVs},
+        priors={rv.name: rv.str_repr(formatting="plain", include_params=True).partition(" ~ ")[2] for rv in model.free_RVs},
     )
 
 

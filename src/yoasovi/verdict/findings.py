@@ -23,13 +23,20 @@ GRADES = ("good", "usable", "poor", "failed")
 
 
 class Finding(NamedTuple):
-    """One piece of evidence: a number, its error where it has one, the worst grade it forces, and what it says."""
+    """One piece of evidence: a number, its error where it has one, the worst grade it forces, and what it says.
+
+    `label` is a few words for a table, `limit` where the number begins to cost a grade (nan if nowhere), `state` one of
+    "fine", "against" and "cannot tell".
+    """
 
     name: str
     value: float
     error: float
     grade: str
     sentence: str
+    label: str = ""
+    limit: float = math.nan
+    state: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,8 @@ class Verdict:
     def as_json(self) -> dict[str, Any]:
         """Give it as plain data; numbers that are not finite become null."""
         finite = lambda x: float(x) if math.isfinite(x) else None
-        evidence = {
-            key: {**f._asdict(), "value": finite(f.value), "error": finite(f.error)} for key, f in self.evidence.items()
-        }
+        plain = lambda f: {k: v if isinstance(v, str) else finite(v) for k, v in f._asdict().items()}
+        evidence = {key: plain(f) for key, f in self.evidence.items()}
         cost = {"num_values": self.num_values, "num_gradients": self.num_gradients}
         return {"grade": self.grade, "advice": self.advice, "evidence": evidence, **cost}
 
@@ -56,9 +62,12 @@ class Verdict:
         """Read what `as_json` gave, and believe nothing else."""
         number = lambda x: math.nan if x is None else float(x)
         evidence = {
-            str(key): Finding(str(f["name"]), number(f["value"]), number(f["error"]), str(f["grade"]), str(f["sentence"]))
+            str(key): Finding(
+                str(f["name"]), number(f["value"]), number(f["error"]), str(f["grade"]), str(f["sentence"]),
+                str(f.get("label", "")), number(f.get("limit")), str(f.get("state", "")),
+            )
             for key, f in dict(found["evidence"]).items()
-        }
+        }  # fmt: skip
         if not {str(found["grade"]), *(f.grade for f in evidence.values())} <= set(GRADES):
             raise ValueError(f"grades must be among {', '.join(GRADES)}")
         cost = int(found["num_values"]), int(found["num_gradients"])
