@@ -42,14 +42,18 @@ def _size(site: Site) -> str:
 
 def settings(fit: Any) -> list[tuple[str, str]]:
     """Give what decided the fit, and how it ended."""
-    parts = {k: repr(getattr(fit.method, k)) for k in ("draws", "gradient", "acceptance", "optimizer", "stopping")
-             if hasattr(fit.method, k)} or {"parts": repr(fit.method)}  # a loaded fit knows its method as text
+    parts = {
+        k: repr(getattr(fit.method, k))
+        for k in ("draws", "gradient", "acceptance", "optimizer", "stopping")
+        if hasattr(fit.method, k)
+    } or {"parts": repr(fit.method)}  # a loaded fit knows its method as text
     restarts = f"{len(fit.restart_elbos)}, ELBOs {', '.join(f'{e.value:,.2f}' for e in fit.restart_elbos)}"
     return [
         ("method", fit.method.name), ("family", f"{fit.family.name} ({fit.family_reason})"), ("seed", str(fit.seed)),
         ("restarts", restarts), ("stopped", str(fit.stop_reason)), *parts.items(),
         ("seconds", _waited(fit)),
-        ("observations", f"{fit.model.num_observations:,}"), ("draws that were not finite", f"{fit.num_nonfinite:,}"),
+        ("terms of the likelihood", f"{fit.model.num_observations:,}"),
+        ("draws that were not finite", f"{fit.num_nonfinite:,}"),
     ]  # fmt: skip
 
 
@@ -81,14 +85,14 @@ class Again(NamedTuple):
     """Code that repeats fits and their report, and what it needs that this file cannot hold."""
 
     code: str
-    needs: list[str]
+    needs: list[tuple[str, str]]  # a name, and what it stands for
 
 
 def again(fits: list[Any], path: Path) -> Again:
     """Write the calls of `fit` as they were made; models, and objects among the arguments, have to be there before."""
     models = list({id(f.model): f.model for f in fits}.values())
     names = {id(m): "model" if len(models) == 1 else f"model_{i + 1}" for i, m in enumerate(models)}
-    needs = [f"{names[id(m)]}: {_described(m)}" for m in models]
+    needs = [(names[id(m)], _described(m)) for m in models]
     calls = []
     for fit in fits:
         call, missing = _call(fit, names[id(fit.model)])
@@ -104,20 +108,20 @@ def again(fits: list[Any], path: Path) -> Again:
 
 def _described(model: Any) -> str:
     sites = ", ".join(f"{s.name} ({' × '.join(map(str, s.shape))})" if s.shape else s.name for s in model.density.sites)
-    said = f"{' '.join(model.name.split())}, with {model.num_observations:,} observations and sites {sites}"
-    return f"{said}; it was made in Python from data that are not in this file"
+    said = f"{' '.join(model.name.split())}, with sites {sites} and {model.num_observations:,} terms of the likelihood"
+    return f"the model, made in Python of code and data that are not in this file: {said}"
 
 
-def _call(fit: Any, model: str) -> tuple[str, list[str]]:
-    asked, needs = dict(fit.asked or {}), []
+def _call(fit: Any, model: str) -> tuple[str, list[tuple[str, str]]]:
+    asked, needs = fit.asked or {}, []
     if fit.asked is None:
-        needs.append("options: this fit does not know which ones it was made with, apart from its method and seed")
+        needs.append(("options", "this fit was not told which ones it was made with, apart from its method and seed"))
     arguments = [model]
     for name, text in ({"method": repr(fit.method.name)} | asked | {"seed": str(fit.seed)}).items():
         try:
             ast.literal_eval(text)
         except (ValueError, SyntaxError):
-            needs.append(f"{name}: {text}")
+            needs.append((name, f"the object that was given: {text}"))
             text = name
         arguments.append(text if name == "method" else f"{name}={text}")
     return f"yo.fit({', '.join(arguments)})", needs

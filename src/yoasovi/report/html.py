@@ -229,7 +229,7 @@ def _again(again: Again) -> str:
     code = f'<pre id="code">{escape(again.code)}</pre><button type="button" class="copy" data-for="code">Copy</button>'
     if not again.needs:
         return code
-    needs = "".join(f"<li>{escape(x)}</li>" for x in again.needs)
+    needs = "".join(f"<li><code>{escape(name)}</code>: {escape(words)}</li>" for name, words in again.needs)
     return f'<p>The lines below run once these are there:</p><ul class="needs">{needs}</ul>{code}'
 
 

@@ -91,8 +91,9 @@ def draw(ax: Any, chart: Panel) -> None:
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="x", alpha=0.3)
     if len(chart.series) > 1:
-        beside = dict(loc="upper left", bbox_to_anchor=(1.0, 1.0)) if chart.rows else {}
-        ax.legend(fontsize=8, frameon=False, **beside)
+        # Below the axis, where it hides nothing.
+        low = -0.17 * 3.8 / max(3.8, 0.24 * len(chart.rows))
+        ax.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, low), ncols=3)
 
 
 def _log_axis(ax: Any, which: str) -> None:

@@ -16,6 +16,7 @@
     if (parent) parent.appendChild(node);
     return node;
   };
+  const thick = (s) => (s.kind === "band" ? 10 : s.kind === "bars" || (s.kind === "spans" && !s.faint) ? 6 : 3);
   const colour = (s) => `var(--c${s.colour % 8})`;
   const show = (v) => {
     const a = Math.abs(v);
@@ -45,7 +46,7 @@
       const label = Math.abs(v) >= 1e6 || (step < 1e-5 && v !== 0) ? v.toExponential(1).replace("e+", "e") : v.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
       out.push([v, Math.abs(v) < step * 1e-6 ? "0" : label]);
     }
-    return out;
+    return out.length > 1 || count > 8 || !(high > low) ? out : ticks(low, high, 2 * Math.max(count, 2), false); // one tick tells no scale
   }
 
   // The ends of a log axis, moved apart until two ticks or more lie between them.
@@ -110,7 +111,7 @@
         const button = html("button", { type: "button", "aria-pressed": "true" }, undefined, bar);
         const swatch = el("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, button);
         if (s.kind === "points") glyph(s.shape, 7, 7, 4, { fill: colour(s) }, swatch);
-        else el("rect", { x: 0, y: s.kind === "band" ? 2 : 5.5, width: 14, height: s.kind === "band" ? 10 : 3, fill: colour(s), opacity: s.kind === "band" ? 0.45 : 1 }, swatch);
+        else el("rect", { x: 0, y: 7 - thick(s) / 2, width: 14, height: thick(s), fill: colour(s), opacity: s.kind === "band" ? 0.45 : 1 }, swatch);
         html("span", {}, s.name, button);
         button.addEventListener("click", () => {
           const on = button.getAttribute("aria-pressed") === "false";

@@ -18,6 +18,7 @@ _ICONS = {
 }  # fmt: skip
 _MARKS = {"against": ("✗", "against"), "cannot tell": ("?", "unsure"), "fine": ("✓", "fine")}  # the gravest first
 _ROWS = 1000  # of the table of parameters
+NONE = "–"
 
 
 def table(heads: list[tuple[str, str]], rows: list[tuple], kind: str = "", key: str = "", tall: bool = False) -> str:
@@ -26,7 +27,7 @@ def table(heads: list[tuple[str, str]], rows: list[tuple], kind: str = "", key: 
         f'<th scope="col" class="{c}">{escape(h)}</th>' for h, c in heads) + "</tr></thead>"  # fmt: skip
     body = "".join(
         f'<tr><th scope="row" class="{heads[0][1]}">{row[0]}</th>'
-        + "".join(f'<td class="{c}" data-head="{escape(h)}">{cell}</td>'
+        + "".join(f'<td class="{c}{" none" * (cell == NONE)}" data-head="{escape(h)}">{cell}</td>'
                   for cell, (h, c) in zip(row[1:], heads[1:], strict=True)) + "</tr>"
         for row in rows
     )  # fmt: skip
@@ -54,10 +55,9 @@ def evidence(verdict: Any) -> str:
     rows = []
     for f in found:
         sign, kind = _MARKS.get(f.state, ("", "fine"))
-        error = f" <small>± {number(f.error)}</small>" if f.error > 0 and math.isfinite(f.error) else ""
         mark = f'<span class="mark {kind}" role="img" aria-label="{escape(f.state)}">{sign}</span>'
         rows.append((
-            mark, escape(f.label or f.name.replace("_", " ")), f"{number(f.value)}{error}", number(f.limit),
+            mark, escape(f.label or f.name.replace("_", " ")), _with_error(f.value, f.error), number(f.limit),
             escape(f.sentence),
         ))  # fmt: skip
     heads = [("", "sign"), ("what", "what"), ("value ± error", "n"), ("limit", "n limit"), ("what it says", "says")]
@@ -66,10 +66,18 @@ def evidence(verdict: Any) -> str:
     return table(heads, rows, "findings") + f'<p class="caption">{signs} {note}</p>'
 
 
+def _with_error(value: float, error: float) -> str:
+    """Round a value where the second digit of its error is."""
+    if not (error > 0 and math.isfinite(error) and math.isfinite(value)):
+        return number(value)
+    places = int(max(0, 1 - math.floor(math.log10(error))))
+    return f"{value:,.{places}f} <small>± {error:,.{places}f}</small>"
+
+
 def number(x: float) -> str:
     """Three digits, or all of a whole number; a dash where there is none."""
     if not math.isfinite(x):
-        return "–"
+        return NONE
     return f"{x:,.0f}" if abs(x) >= 1000 or x == int(x) else f"{x:.3g}"
 
 
@@ -85,7 +93,7 @@ def comparison(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
         grade = f'<span class="mark {verdict.grade}">{icon(verdict.grade)}{WORDS[verdict.grade].lower()}</span>'
         rows.append((
             escape(name), grade, f"{fit.reported_elbo:,.2f}", f"{fit.elbo.value:,.2f} ± {fit.elbo.se:.2f}",
-            f"{khat.value:.2f}" if khat is not None else "–", f"{fit.num_steps:,}", f"{fit.num_gradients:,}",
+            f"{khat.value:.2f}" if khat is not None else NONE, f"{fit.num_steps:,}", f"{fit.num_gradients:,}",
             f"{fit.num_values:,}", f"{fit.seconds.compile:.1f}", f"{fit.seconds.run:.2f}",
         ))  # fmt: skip
     return table(heads, rows, "cells")
@@ -100,7 +108,7 @@ def parameters(found: ShownDraws, title: str, key: str) -> str:
     ends = {s: (low[w].min(), high[w].max()) for s in dict.fromkeys(found.site) if (w := np.array(found.site) == s).any()}
     rows = []
     for j, name in enumerate(found.names[:_ROWS]):
-        shown = [f"{v:.4g}" for v in (mean[j], sd[j], low[j], middle[j], high[j], error[j])]
+        shown = [*(f"{v:.4g}" for v in (mean[j], sd[j], low[j], middle[j], high[j])), f"{error[j]:.2g}"]
         rows.append((escape(name), *shown, _interval(low[j], middle[j], high[j], *ends[found.site[j]])))
     numbers = ("mean", "sd", "5%", "50%", "95%", "MC error")
     heads = [("parameter", ""), *((h, "n") for h in numbers), ("90% interval", "wide")]
