@@ -28,7 +28,7 @@ class Series:
     faint: bool = False
 
 
-class Row(NamedTuple):
+class AxisWord(NamedTuple):
     """A word on the y axis; a heading has no point of its own."""
 
     label: str
@@ -52,7 +52,7 @@ class Panel:
     y_log: bool = False
     view: tuple[float, float] | None = None
     equal: bool = False  # both axes in the same units
-    rows: tuple[Row, ...] = ()
+    rows: tuple[AxisWord, ...] = ()
 
 
 @contextmanager

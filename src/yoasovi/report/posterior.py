@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from yoasovi.report.content import Panel, Row, Series, density, reach, some
+from yoasovi.report.content import AxisWord, Panel, Series, density, reach, some
 
 _MARGINALS, _PAIRED, _DRAWS = 12, 4, 2000
 _DERIVED = 200  # entries of one deterministic site that are shown: some have one per observation
@@ -169,14 +169,14 @@ def _comparable(groups: list[_Group]) -> bool:
 
 
 def _forest(key: str, title: str, groups: list[_Group]) -> Panel:
-    rows: list[Row] = []
+    rows: list[AxisWord] = []
     at: list[int] = []
     for group in groups:
         headed = len(group.labels) > 1
-        rows += [Row(group.site, heading=True)] if headed else []
+        rows += [AxisWord(group.site, heading=True)] if headed else []
         at += range(len(rows), len(rows) + len(group.labels))
         # Under the heading of its site an entry needs only what is in its brackets.
-        rows += [Row(label.removeprefix(group.site) if headed else label) for label in group.labels]
+        rows += [AxisWord(label.removeprefix(group.site) if headed else label) for label in group.labels]
     y = len(rows) - 1.0 - np.array(at)
     ends = np.concatenate([g.ends for g in groups], 1)
     series = (
