@@ -15,7 +15,7 @@ _REPLICATED, _NUMBERS = 2000, 2**24  # data sets, and how many numbers they may 
 _ONE_BY_ONE = 40  # observations that are shown each by itself
 _BARS = 30  # of a chart of counts, at most
 _COLUMNS = 4  # of the data that get a chart each
-_LEFT_OUT = 5000  # observations that leave-one-out is told for: each takes a millisecond
+_LEFT_OUT = 2000  # terms that leave-one-out is computed for in a report: each takes a millisecond or more
 
 
 def weight_chart(fit: Any) -> Panel | None:
