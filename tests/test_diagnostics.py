@@ -17,6 +17,7 @@ from yoasovi.verdict import diagnostics
 from yoasovi.verdict.advice import Facts, advise
 from yoasovi.verdict.diagnostics import Estimate
 from yoasovi.verdict.findings import GRADES, Finding
+from yoasovi.verdict.given import Moments
 
 KINDS = ("gaussian", "correlated", "funnel", "bimodal", "far apart", "unequal", "heavy")
 SLOPE = np.array([[1.0, 0.95], [0.95, 1.0]])
@@ -272,11 +273,12 @@ def test_moments_of_weighted_draws_and_their_error():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20_000, 2)) * 1.5
     weights = np.exp(-0.5 * (x**2 * (1 - 1 / 1.5**2)).sum(1))  # towards N(0, 1)
-    found = diagnostics.moments(x, weights / weights.sum())
+    found = Moments.of(x, weights / weights.sum())
     np.testing.assert_allclose(found.sd, 1.0, atol=0.03)
-    assert (np.abs(found.mean) < 4 * found.error).all() and (found.error < 0.02).all()
-    plain = diagnostics.moments(x)
-    np.testing.assert_allclose(plain.error, x.std(0) / np.sqrt(len(x)))
+    assert (np.abs(found.mean) < 4 * found.mean_error).all() and (found.mean_error < 0.02).all()
+    assert (np.abs(np.log(found.sd)) < 4 * found.log_sd_error).all() and (found.log_sd_error < 0.02).all()
+    plain = Moments.of(x, size=len(x) / 4)
+    np.testing.assert_allclose(plain.mean_error, 2.0 / np.sqrt(len(x)))
 
 
 def test_the_gap_estimates_kl_where_it_is_known():

@@ -69,7 +69,7 @@ def test_densities_and_likelihoods_belong_to_the_draws(fit, line):
 
 def test_corrected_draws_are_not_weighed_again(fit):
     tree = fit.to_datatree(corrected=True)
-    np.testing.assert_array_equal(tree.sample_stats["log_p"], tree.sample_stats["log_q"])
+    assert "log_p" in tree.sample_stats and "log_q" not in tree.sample_stats  # what they are drawn from has no name
     assert tree.attrs["corrected"] == 1
 
 

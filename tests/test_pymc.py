@@ -301,13 +301,13 @@ def test_predictions_at_new_data_by_set_data_or_by_name(straight):
 
 def test_labelled_output_has_replicated_data_with_dims_and_coords(straight):
     pytest.importorskip("arviz_base")
-    from yoasovi.report import content
+    from yoasovi.report import checks
 
     tree = straight[1].to_datatree(50)
     found = tree.posterior_predictive["y"]
     assert found.dims == ("chain", "draw", "row") and found.coords["row"].values[1] == "r1"
     np.testing.assert_array_equal(found.values[0], straight[1].predict(n=50)["y"])
-    assert content.predictive_chart(straight[1], 40).series[-1].name == "observed"
+    assert checks.predictive_charts(straight[1], 60)[0].series[-1].name == "observed"
 
 
 def test_prediction_says_what_is_missing(straight, tmp_path, fitted):

@@ -22,7 +22,7 @@ import yoasovi as yo
 from yoasovi.cli import app, commands
 from yoasovi.cli.runs import Row
 from yoasovi.methods import method
-from yoasovi.report import content, html
+from yoasovi.report import checks, content, html
 from yoasovi.run import progress
 from yoasovi.run.progress import Progress
 from yoasovi.stopping import StopReason
@@ -227,7 +227,7 @@ def test_every_kind_of_plot_can_be_drawn(fit):
     figure = fit.plot()
     assert len(figure.axes) >= 8
     figure.savefig(io.BytesIO(), format="png", dpi=40)  # also typesets the names
-    for kind, count in (("elbo", 2), ("marginals", 3), ("pairs", 3), ("weights", 1), ("predictive", 1)):
+    for kind, count in (("elbo", 2), ("forest", 1), ("marginals", 3), ("pairs", 3), ("weights", 1), ("predictive", 1)):
         assert len(fit.plot(kind).axes) == count
     with pytest.raises(ValueError, match="`kind` of `plot` must be one of all, elbo"):
         fit.plot("pie")
@@ -239,7 +239,7 @@ def test_a_mixture_shows_its_clusters():
     rng = np.random.default_rng(0)
     y = np.concatenate([rng.normal(size=(30, 2)) - 4, rng.normal(size=(30, 2)) + 4])
     fit = yo.fit(yo.models.GaussianMixture(y, 2), max_steps=400, progress=False)
-    chart = content.cluster_chart(fit)
+    chart = checks.cluster_chart(fit)
     sizes = [s.x.size for s in chart.series]
     assert len(sizes) == 3 and sum(sizes[:2]) == 60 and sizes[2] == 2
     assert fit.predict(n=20).shape == (20, 60, 2)
@@ -295,7 +295,7 @@ def test_a_numpyro_model_predicts_at_its_own_and_at_new_arguments():
     assert made["y"].shape == (300, 60) and abs(np.mean(made["y"] - 2.0 * X[:, 0])) < 0.1
     new = fit.predict({"x": np.array([1.0, 3.0]), "y": None}, n=200)
     assert new["y"].shape == (200, 2) and abs(new["y"][:, 1].mean() - 6.0) < 0.5
-    assert content.predictive_chart(fit, 40).series[-1].name == "observed"
+    assert checks.predictive_charts(fit, 60)[0].series[-1].name == "observed"
     with pytest.raises(ValueError, match="`data` of `predict` must be named after arguments of the model"):
         fit.predict({"z": 1})
 
@@ -340,7 +340,7 @@ def test_seconds_account_for_all_that_was_waited_for_each_stage_once(fit, tmp_pa
     found.sample(500)
     path = found.report(tmp_path / "timed.html")  # diagnoses
     wall = time.perf_counter() - begin
-    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo", "sample", "dic", "verdict", "report"}
+    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo", "sample", "dic", "verdict", "report", "loo"}
     assert sum(found.seconds.stages.values()) == pytest.approx(wall, rel=0.05)
     assert min(found.seconds.stages.values()) > 0
     assert re.search(r"[\d.]+ in all: model [\d.]+, start [\d.]+, windows [\d.]+, .*went into compiling", path.read_text())

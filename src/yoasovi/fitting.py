@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import warnings
 from pathlib import Path
@@ -79,6 +80,8 @@ def fit(
         Refuse ("reject") draws that are not finite until `max_nonfinite` in a row, or "raise" at the first.
     """
     clock = Clock()
+    asked = _asked(method=method, family=family, max_steps=max_steps, restarts=restarts, optimizer=optimizer,
+                   nonfinite=nonfinite, max_nonfinite=max_nonfinite, **settings)  # fmt: skip
     if optimizer is not None:
         settings["optimizer"] = optimizer
     chosen = named(method, **settings)
@@ -93,7 +96,15 @@ def fit(
             family, why = choose_family(model, chosen, family)
             chosen = chosen.for_family(model, family)
         options = options._replace(max_steps=max_steps or chosen.max_steps)  # that form has a limit of its own
-        return _fit(model, chosen, family, why, options, clock, interrupts, show)
+        answer = _fit(model, chosen, family, why, options, clock, interrupts, show)
+        answer.asked = asked
+        return answer
+
+
+def _asked(**given) -> dict[str, str]:
+    """Give the arguments that decide the numbers of a fit and are not the usual ones, as Python text."""
+    usual = {k: p.default for k, p in inspect.signature(fit).parameters.items()}
+    return {k: repr(v) for k, v in given.items() if k not in usual or type(v) is not type(usual[k]) or v != usual[k]}
 
 
 def as_model(model: Any) -> Model:

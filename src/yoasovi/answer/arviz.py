@@ -22,7 +22,7 @@ class Labels:
     """What a model's own library knows of its arrays.
 
     `log_marginal` of the model is one vector: `blocks` says of which observed variables it is made, in its order, and
-    the shape of each one's part.
+    the shape of each one's part. `priors` has the laws, in words, of sites whose law is among the likelihood's terms.
     """
 
     dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
@@ -30,6 +30,7 @@ class Labels:
     observed: Mapping[str, np.ndarray] = field(default_factory=dict)
     constant: Mapping[str, np.ndarray] = field(default_factory=dict)
     blocks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    priors: Mapping[str, str] = field(default_factory=dict)
 
 
 def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:

@@ -80,6 +80,7 @@ class Fit:
     nonfinite: Nonfinite = field(default_factory=Nonfinite)  # `num_nonfinite` by kind
     stop_detail: str = ""  # more on how the fit ended: what broke, or how to resume
     kept: dict[str, np.ndarray] | None = None  # draws that stand in for the model, in a fit loaded without it
+    asked: dict[str, str] | None = None  # arguments of `fit` that differ from its defaults, as Python text; None: not known
     _verdicts: dict[Any, Verdict] = field(default_factory=dict, repr=False, compare=False)
     _pools: dict[int, Pool] = field(default_factory=dict, repr=False, compare=False)
 

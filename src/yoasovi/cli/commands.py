@@ -17,6 +17,7 @@ from yoasovi.cli.reproduce import reproduce
 from yoasovi.cli.runs import (
     Row,
     as_json,
+    command,
     dic,
     keep_programs,
     optimum,
@@ -127,6 +128,7 @@ def methods(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="S
 
 @app.command()
 def fit(
+    context: typer.Context,
     model: ModelName,
     method: Annotated[str, typer.Option(help="One of those that `yoasovi methods` lists.")] = "yoasovi",
     family: Family = "auto",
@@ -191,7 +193,10 @@ def fit(
         print("\n".join(["", *answer.summary(verdict=False).splitlines()[3:]]), flush=True)
     if report_:
         with redirect_stdout(sys.stderr), quiet_warnings(), waiting("drawing the report", quiet):
-            more["report"] = str(answer.report(report_, model))
+            from yoasovi.report.html import write
+
+            with answer.waiting("report"):
+                more["report"] = str(write([answer], report_, model, command(context)))
         if not json_:
             print(f"\nReport: {more['report']}")
     if json_:
@@ -202,6 +207,7 @@ def fit(
 
 @app.command()
 def compare(
+    context: typer.Context,
     model: ModelName,
     methods: Annotated[str, typer.Option(metavar="A,B,...", help="Names of methods, or all.")] = "all",
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed; the table then has means and SDs.")] = 1,
@@ -243,7 +249,7 @@ def compare(
     written = None
     if report_ is not None:
         with redirect_stdout(sys.stderr), waiting("looking at how good the answers are, and drawing the report", quiet):
-            written = write_report(model, rows, report_)
+            written = write_report(model, rows, report_, command(context))
     if json_:
         found = {"model": model, "optimum": best, "methods": [x for row in rows for x in row.as_json(best)]}
         print(json.dumps(found if written is None else {**found, "report": str(written[0])}))

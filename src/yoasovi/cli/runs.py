@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -106,7 +107,26 @@ def waiting(what: str, quiet: bool) -> Iterator[None]:
         yield
 
 
-def write_report(model: str, rows: list[Row], path: str) -> tuple[str, list[str]]:
+_NOT_AGAIN = ("json_", "quiet", "save", "checkpoint", "resume", "checkpoint_seconds", "checkpoint_steps")
+
+
+def command(context: Any) -> str:
+    """Write the command that is being run, to be run again: not where it would save, go on, or be silent."""
+    words = ["yoasovi", str(context.info_name)]
+    for option in context.command.params:
+        value = context.params.get(option.name)
+        if option.name in _NOT_AGAIN or value == option.default or value in (None, [], ()):
+            continue
+        name = () if option.param_type_name == "argument" else (option.opts[-1],)
+        if isinstance(value, bool):
+            words.append(option.opts[-1] if value else option.secondary_opts[-1])
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [*name, Path(one).name if option.name == "report_" else str(one)]
+    return shlex.join(words)
+
+
+def write_report(model: str, rows: list[Row], path: str, rerun: str) -> tuple[str, list[str]]:
     """Write one report about the first fit of every method; give its path and a line on each verdict."""
     from yoasovi.report.html import write
 
@@ -114,7 +134,6 @@ def write_report(model: str, rows: list[Row], path: str) -> tuple[str, list[str]
     if not ran:
         raise ValueError("--report has nothing to show: no method could run.")
     names = [row.method for row in ran]
-    rerun = f"yoasovi compare {model} --methods {','.join(names)} --seed {ran[0].fits[0].seed} --report {Path(path).name}"
     with quiet_warnings():
         written = write([row.fits[0] for row in ran], path, model, rerun, names)
         verdicts = [row.fits[0].diagnose() for row in ran]

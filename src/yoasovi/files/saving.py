@@ -153,6 +153,7 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "draws": list(draws),
         "trace": list(fit.trace),
         "verdict": None if fit.verdict is None else fit.verdict.as_json(),
+        "asked": fit.asked,
     }
     if isinstance(fit.model, Model):
         with precision():
@@ -269,6 +270,7 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
         log_ratio=arrays["log_ratio"], reported_elbo=reported, restart_elbos=elbos[1:],
         nonfinite=Nonfinite(*header["nonfinite"]), stop_detail=header["stop_detail"],
         kept=None if model is not None else draws, _verdicts=_verdicts(header.get("verdict")),
+        asked=None if (asked := header.get("asked")) is None else {str(k): str(v) for k, v in asked.items()},
         **{name: header[name] for name in _COUNTS},
     )  # fmt: skip
 

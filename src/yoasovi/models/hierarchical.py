@@ -36,7 +36,7 @@ def HierarchicalNormal(
     sd
         Known noise, one number or (N,); None learns one `sigma` ~ HalfNormal(noise_scale).
     centered
-        True has sites mu, tau, theta; False has mu, tau, offset, with theta = mu + tau * offset (`group_means`).
+        True has sites mu, tau, theta; False has mu, tau, offset, and samples carry theta = mu + tau * offset.
     prior_mean, prior_scale, tau_scale
         mu ~ N(prior_mean, prior_scale^2), tau ~ HalfCauchy(tau_scale).
     """
@@ -63,6 +63,7 @@ def HierarchicalNormal(
     return Model(
         prior=prior, log_likelihood=GroupNormal(centered), data=data, name="hierarchical normal",
         log_marginal=GroupNormal(False) if centered else None, predictive=group_predictive,
+        deterministics=None if centered else group_mean,
     )  # fmt: skip
 
 
@@ -73,9 +74,18 @@ def group_means(draws: Mapping[str, Any]) -> np.ndarray:
     return np.asarray(draws["mu"])[:, None] + np.asarray(draws["tau"])[:, None] * np.asarray(draws["offset"])
 
 
+def group_mean(params: Params, data: Any) -> Params:
+    """Give theta, which the model that is not centred has no site for."""
+    return {"theta": _theta(params)}
+
+
+def _theta(params: Params) -> jax.Array:
+    return params["mu"] + params["tau"] * params["offset"] if "offset" in params else params["theta"]
+
+
 def group_predictive(key: jax.Array, params: Params, data: Any) -> jax.Array:
     """Draw y_i ~ N(theta_g(i), sd_i^2) from the groups that are there."""
-    theta = params["theta"] if "theta" in params else params["mu"] + params["tau"] * params["offset"]
+    theta = _theta(params)
     return dist.Normal(theta[data["group"]], data["sd"] if "sd" in data else params["sigma"]).sample(key)
 
 
@@ -90,7 +100,7 @@ class GroupNormal:
 
     def __call__(self, params: Params, data: Any) -> jax.Array:
         """Give one value per observation, shape (N,)."""
-        theta = params["theta"] if "theta" in params else params["mu"] + params["tau"] * params["offset"]
+        theta = _theta(params)
         noise = data["sd"] if "sd" in data else params["sigma"]
         value = dist.Normal(theta[data["group"]], noise).log_prob(data["y"])
         if not self.with_groups:

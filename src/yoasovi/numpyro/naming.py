@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from yoasovi.answer.arviz import Labels
+from yoasovi.model.words import in_words
 from yoasovi.numpyro.laws import is_observation, member_dim
 from yoasovi.numpyro.replay import Replay
 
@@ -25,7 +26,16 @@ def labels_of(sites: dict[str, dict], terms: dict[str, Any], replay: Replay) -> 
         dims={k: _dims(site, sites) for k, site in sites.items() if site["type"] == "sample"},
         observed={k: np.asarray(v) for k, v in values.items() if not isinstance(v, jax.ShapeDtypeStruct)},
         blocks=blocks,
+        priors=_priors(sites, replay),
     )
+
+
+def _priors(sites: dict[str, dict], replay: Replay) -> dict[str, str]:
+    """Tell the laws that are not among the model's priors: they depend on other sites."""
+    open_ = [k for k in replay.latents if k not in replay.settled]
+    laws = {k: f"{in_words(sites[k]['fn'])}, which depends on other sites" for k in open_}
+    unbounded = {base: f"{name} without its bounds; {name} is {laws[name]}" for name, base in replay.moving.items()}
+    return {k: v for k, v in laws.items() if k not in replay.moving} | unbounded
 
 
 def _dims(site: dict, taken: dict[str, dict]) -> tuple[str | None, ...]:

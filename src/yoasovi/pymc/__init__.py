@@ -77,7 +77,12 @@ def _labels(model: Any, begin: InitialPoint) -> Labels:
         observed={k: np.asarray(v) for k, v in find_observations(model).items()},
         constant={k: np.asarray(v) for k, v in find_constants(model).items()},
         blocks={rv.name: begin.shapes[rv.name] for rv in model.observed_RVs},
+        priors={rv.name: _law(rv) for rv in model.free_RVs if hasattr(rv, "str_repr")},  # imputed values have none
     )
+
+
+def _law(rv: Any) -> str:
+    return rv.str_repr(formatting="plain", include_params=True).partition(" ~ ")[2]
 
 
 def _check_variables(model: Any) -> None:

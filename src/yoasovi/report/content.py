@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from yoasovi.answer.predictive import replicate
-
 MOST = 1000  # points of one series, at most: a screen has no more
-_MARGINALS, _PAIRED, _DRAWS, _DOTS = 12, 4, 2000, 400
+DOTS = 400
 
 
 @dataclass(frozen=True)
 class Series:
-    """One thing in a chart: `kind` is line, points, or band or bars from `low` to `y`; `colour` counts from 0."""
+    """One thing in a chart: line, points, band or bars from `low` to `y`, or spans from `low` to `x`; colour from 0."""
 
     name: str
     kind: str
@@ -30,9 +28,19 @@ class Series:
     faint: bool = False
 
 
+class AxisWord(NamedTuple):
+    """A word on the y axis; a heading has no point of its own."""
+
+    label: str
+    heading: bool = False
+
+
 @dataclass(frozen=True)
 class Panel:
-    """A chart: `view` is the (low, high) of the y axis to begin with; None shows everything."""
+    """A chart: `view` is the (low, high) of the y axis to begin with; None shows everything.
+
+    With `rows` the y axis has words in place of numbers: row i, counted from above, is at y = len(rows) - 1 - i.
+    """
 
     key: str
     title: str
@@ -44,6 +52,7 @@ class Panel:
     y_log: bool = False
     view: tuple[float, float] | None = None
     equal: bool = False  # both axes in the same units
+    rows: tuple[AxisWord, ...] = ()
 
 
 @contextmanager
@@ -72,7 +81,7 @@ def thin(x: np.ndarray, y: np.ndarray, most: int = MOST) -> tuple[np.ndarray, np
     return x[order], y[order]
 
 
-def some(mask: np.ndarray, most: int = _DOTS) -> np.ndarray:
+def some(mask: np.ndarray, most: int = DOTS) -> np.ndarray:
     """Give at most `most` of the places where the mask holds, spread evenly."""
     where = np.flatnonzero(mask)
     return where if where.size <= most else where[np.linspace(0, where.size - 1, most).astype(int)]
@@ -171,89 +180,23 @@ def step_charts(fit: Any) -> list[Panel]:
     return charts
 
 
-# ---- the posterior ---------------------------------------------------------------------------------------
+# ---- densities --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ShownDraws:
-    """Draws of all scalar parameters: q's own, and importance-corrected ones where that is possible."""
-
-    names: list[str]
-    own: np.ndarray  # (S, P)
-    corrected: np.ndarray | None
-    site: list[str]  # of each parameter
-
-
-def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
-    """Draw from q, and towards the posterior where q has few parameters; latents of single observations are left out."""
-    from yoasovi.answer.correction import KERNELS_UP_TO
-    from yoasovi.families.base import Gaussian
-
-    local = {s.name for s in fit.model.density.local_sites}
-    few = isinstance(fit.family, Gaussian) and fit.family.noise_size(fit.model.density) <= KERNELS_UP_TO
-    if fit.kept is not None:  # loaded without its model: the draws that were saved, as they are
-        names, sites, saved = _flat(fit.sample(n), local)
-        return ShownDraws(names, saved, None, sites)
-    own = _flat(fit.sample(n, corrected=False), local)
-    can = few and fit.model.differentiable and bool(np.isfinite(fit.log_ratio).all())
-    corrected = _flat(fit.sample(n, corrected=True), local)[2] if can else None
-    return ShownDraws(own[0], own[2], corrected, own[1])
-
-
-def _flat(sample: dict[str, np.ndarray], skip: set[str]) -> tuple[list[str], list[str], np.ndarray]:
-    names, sites, columns = [], [], []
-    for name, x in sample.items():
-        if name in skip:
-            continue
-        columns.append(np.asarray(x, float).reshape(len(x), -1))
-        indices = list(np.ndindex(x.shape[1:]))
-        names += [name if not i else f"{name}[{','.join(map(str, i))}]" for i in indices]
-        sites += [name] * len(indices)
-    return names, sites, np.concatenate(columns, 1)
-
-
-def worst(found: ShownDraws) -> list[int]:
-    """Order parameters by how much correction moves them; by place where there is none."""
-    if found.corrected is None:
-        return list(range(len(found.names)))
-    sd = found.own.std(0) + 1e-300
-    moved = np.abs(found.corrected.mean(0) - found.own.mean(0)) / sd + np.abs(np.log(found.corrected.std(0) / sd + 1e-300))
-    return [int(j) for j in np.argsort(-moved, kind="stable")]
-
-
-def marginal_charts(founds: list[ShownDraws], names: list[str]) -> list[Panel]:
-    """Densities of the parameters that correction moves most; of several fits those of the first, one line each."""
-    charts, alone = [], len(founds) == 1
-    for j in sorted(worst(founds[0])[:_MARGINALS]):
-        label = founds[0].names[j]
-        series: list[Series] = []
-        for i, (found, name) in enumerate(zip(founds, names, strict=True)):
-            if label not in found.names:
-                continue
-            column = found.own[:, found.names.index(label)]
-            if alone and found.corrected is not None:
-                fixed = found.corrected[:, j]
-                curve = density(fixed, _range(column, fixed))
-                series.append(Series("corrected", "band", *curve, low=np.zeros_like(curve[1]), colour=4))
-            span = _range(column) if found.corrected is None or not alone else _range(column, found.corrected[:, j])
-            series.append(Series("q" if alone else name, "line", *density(column, span), colour=i))
-        low, high = np.quantile(founds[0].own[:, j], [0.05, 0.95])
-        caption = f"90% of q lies in {low:.4g} to {high:.4g}." if alone else ""
-        charts.append(Panel(f"marginal-{j}", label, caption, label, "density", tuple(series)))
-    return charts
-
-
-def _range(*columns: np.ndarray) -> tuple[float, float]:
+def reach(*columns: np.ndarray) -> tuple[float, float]:
+    """Give the ends of an axis that holds all but the outermost of some draws."""
     lows, highs = zip(*(np.quantile(c[np.isfinite(c)], [0.002, 0.998]) for c in columns), strict=True)
     low, high = min(lows), max(highs)
     pad = 0.08 * (high - low) + 1e-9
     return float(low - pad), float(high + pad)
 
 
-def density(x: np.ndarray, span: tuple[float, float], points: int = 80) -> tuple[np.ndarray, np.ndarray]:
-    """Gaussian kernel density on a grid, Silverman's width from the interquartile range."""
+def density(
+    x: np.ndarray, span: tuple[float, float], points: int = 80, positive: bool | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian kernel density on a grid, Silverman's width from the interquartile range; `positive` draws stay so."""
     x = x[np.isfinite(x)]
-    positive = x.min() >= 0.0 > span[0]
+    positive = (x.min() >= 0.0 if positive is None else positive) and span[0] < 0.0
     grid = np.linspace(0.0 if positive else span[0], span[1], points)
     quarter = np.subtract(*np.quantile(x, [0.75, 0.25])) / 1.349
     width = 0.9 * (min(x.std(), quarter) or x.std() or 1.0) * x.size**-0.2
@@ -262,134 +205,25 @@ def density(x: np.ndarray, span: tuple[float, float], points: int = 80) -> tuple
     return grid, kernels(grid) + (kernels(-grid) if positive else 0.0)
 
 
-def pair_charts(found: ShownDraws) -> list[Panel]:
-    """Scatter plots of the parameters that correction moves most, against each other."""
-    chosen = worst(found)[:_PAIRED]
-    charts, keep = [], some(np.ones(len(found.own), bool), 300)
-    for a in range(len(chosen)):
-        for b in range(a + 1, len(chosen)):
-            i, j = chosen[a], chosen[b]
-            series = [Series("q", "points", found.own[keep, i], found.own[keep, j], colour=0, faint=True)]
-            if found.corrected is not None:
-                series.append(
-                    Series("corrected", "points", found.corrected[keep, i], found.corrected[keep, j], colour=1, faint=True)
-                )
-            names = found.names[i], found.names[j]
-            charts.append(Panel(f"pair-{i}-{j}", f"{names[0]} and {names[1]}", "", *names, tuple(series)))
-    return charts
+# ---- axes ------------------------------------------------------------------------------------------------
 
 
-# ---- how good it is --------------------------------------------------------------------------------------
+def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Give ticks at 1, 2 and 5 times powers of ten, or at powers of ten alone where those would be too many."""
+    first, last = int(np.floor(np.log10(low))), int(np.ceil(np.log10(high)))
+    for digits, step in (((1, 2, 5), 1), ((1,), 1), ((1,), 2), ((1,), 5), ((1,), 20)):
+        ticks = [m * 10.0**e for e in range(first, last + 1) if e % step == 0 for m in digits]
+        ticks = [t for t in ticks if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)]
+        if len(ticks) <= most:
+            break
+    return ticks
 
 
-def weight_chart(fit: Any) -> Panel | None:
-    """The tail of the importance weights: survival against size, on log axes, where a Pareto tail is straight."""
-    ratios = fit.log_ratio[np.isfinite(fit.log_ratio)]
-    if ratios.size < 100 or np.ptp(ratios) < 1e-6:
-        return None
-    weights = np.sort(np.exp(ratios - ratios.max()))[::-1]
-    weights = weights / weights.mean()
-    share = np.arange(1, weights.size + 1) / weights.size
-    shown = _spread(int((weights > 0.01).sum()))  # tiny weights would take up most of the axis and say nothing
-    series = [Series("weights", "points", weights[shown], share[shown], colour=0)]
-    text = "Share of draws whose weight p/q is larger, weights relative to their mean."
-    known = fit.verdict.evidence.get("khat") if fit.verdict is not None else None
-    try:
-        khat = fit.khat() if known is None else known.value  # the verdict's, which may have looked at more draws
-    except ImportError:
-        khat = float("nan")
-    if np.isfinite(khat):
-        text += f" k-hat is {khat:.2f}: below 0.5 good, above 0.7 not to be trusted."
-        if khat > 0.05:
-            tail = int(min(0.2 * weights.size, 3 * np.sqrt(weights.size)))
-            edge = weights[tail]
-            x = np.geomspace(edge, weights[0] * 1.5, 40)
-            scale = max(float(np.mean(weights[:tail] - edge)) * max(1.0 - khat, 0.1), 1e-12)
-            y = share[tail] * (1.0 + khat * (x - edge) / scale) ** (-1.0 / khat)
-            series.append(Series(f"Pareto tail, k = {khat:.2f}", "line", x, y, colour=1))
-    return Panel("weights", "Importance weights", text, "weight relative to the mean", "share of draws above", tuple(series),
-                 x_log=True, y_log=True)  # fmt: skip
-
-
-def _spread(n: int, most: int = _DOTS) -> np.ndarray:
-    """Give places from 0 to n - 1, dense at the beginning: the tail is what matters."""
-    return np.unique(np.geomspace(1, n, min(n, most)).astype(int) - 1)
-
-
-def predictive_chart(fit: Any, n: int = 400) -> Panel | None:
-    """Data beside replicated data: few observations one by one, counts by value, others by their density."""
-    if getattr(fit.model, "predictive", None) is None:  # or the model is absent
-        return None
-    observed = observations(fit.model)
-    if observed is None:
-        return None
-    made = replicate(fit.model, fit.sample(n), 0)
-    made = next(iter(made.values())) if isinstance(made, dict) else made
-    made, observed = np.asarray(made, float).reshape(n, -1), np.asarray(observed, float).ravel()
-    made = made[np.isfinite(made).all(1)]
-    if len(made) < 30 or observed.size < 3:
-        return None
-    if observed.size <= 40 and made.shape[1] == observed.size:
-        low, high = np.quantile(made, [0.05, 0.95], axis=0)
-        order = np.arange(observed.size, dtype=float)
-        series: tuple[Series, ...] = (
-            Series("replicated, 90%", "bars", order, high, low, colour=4),
-            Series("observed", "points", order, observed, colour=1),
-        )
-        text = "Each observation, and where the fitted model would put it nine times in ten."
-        return Panel("predictive", "Predictive check", text, "observation", "y", series)
-    if np.unique(observed).size <= 12 and np.array_equal(observed, np.round(observed)):
-        values = np.unique(observed)
-        counts = np.array([[(row == v).sum() for v in values] for row in made])
-        low, high = np.quantile(counts, [0.05, 0.95], axis=0)
-        seen = np.array([(observed == v).sum() for v in values], float)
-        series = (
-            Series("replicated, 90%", "band", values, high, low, colour=4),
-            Series("observed", "points", values, seen, colour=1),
-        )
-        return Panel("predictive", "Predictive check", "How often each value occurs.", "y", "count", series)
-    span = _range(observed, made[:, : observed.size].ravel())
-    curves = np.array([density(row, span)[1] for row in made[:100]])
-    grid = np.linspace(*span, curves.shape[1])
-    low, high = np.quantile(curves, [0.05, 0.95], axis=0)
-    series = (
-        Series("replicated, 90%", "band", grid, high, low, colour=4),
-        Series("replicated, median", "line", grid, np.median(curves, 0), colour=0),
-        Series("observed", "line", *density(observed, span), colour=1),
-    )
-    text = "Density of the data against densities of data sets drawn from the fitted model."
-    return Panel("predictive", "Predictive check", text, "y", "density", series)
-
-
-def observations(model: Any) -> np.ndarray | None:
-    """Find the observations: the first variable labelled so, else `y` of a model's data, or all of it if it is one array."""
-    if model.labels is not None and model.labels.observed:
-        return next(iter(model.labels.observed.values()))
-    data = model.data
-    if isinstance(data, dict):
-        data = data.get("y")
-    return None if data is None or isinstance(data, dict) else np.asarray(data)
-
-
-def cluster_chart(fit: Any) -> Panel | None:
-    """The first two columns of a mixture's data, by the component each observation most likely belongs to."""
-    component = getattr(getattr(fit.model, "predictive", None), "component", None)  # or the model is absent
-    if component is None:
-        return None
-    y = fit.model.data
-    if np.ndim(y) != 2 or y.shape[1] < 2:
-        return None
-    from yoasovi.models.mixture import responsibilities
-
-    centre = {k: v.mean(0) for k, v in fit.sample(1000, corrected=False).items() if k != "z"}
-    label = responsibilities(component, centre, np.asarray(y)).argmax(1)
-    keep = some(np.ones(len(y), bool), MOST)
-    shapes = ("circle", "square", "triangle", "cross")
-    series = [
-        Series(f"component {k}", "points", y[keep][label[keep] == k, 0], y[keep][label[keep] == k, 1], colour=k % 8,
-               shape=shapes[k % 4], faint=True)
-        for k in range(len(centre["mu"]))
-    ]  # fmt: skip
-    middle = Series("means", "points", centre["mu"][:, 0], centre["mu"][:, 1], colour=7, shape="star")
-    text = "Each observation by its most likely component, at the posterior mean; the first two columns of the data."
-    return Panel("clusters", "Clusters", text, "y, column 0", "y, column 1", (*series, middle), equal=True)
+def log_limits(low: float, high: float) -> tuple[float, float]:
+    """Widen the ends of a log axis until two ticks or more lie between them."""
+    first, last = int(np.floor(np.log10(low))), int(np.ceil(np.log10(high)))
+    steps = [m * 10.0**e for e in range(first - 1, last + 2) for m in (1, 2, 5)]
+    inside = [t for t in steps if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)]
+    if len(inside) > 1:
+        return low, high
+    return max(t for t in steps if t <= low * (1 + 1e-9)), min(t for t in steps if t >= high * (1 - 1e-9) and t > low)

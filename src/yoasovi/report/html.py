@@ -7,13 +7,10 @@ that comes from a user, model and parameter names above all, passes through `esc
 from __future__ import annotations
 
 import json
-import platform
-import sys
 import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from html import escape
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,38 +18,38 @@ from typing import Any
 import numpy as np
 
 from yoasovi.errors import check
-from yoasovi.report import content
-from yoasovi.report.content import Panel, ShownDraws
-
-_ROWS = 1000  # of the table of parameters
-_WORDS = {"good": "Good", "usable": "Usable", "poor": "Poor", "failed": "Failed"}
-_ICONS = {
-    "good": "M2 8.5l4 4 8-9", "usable": "M2 9.5c2-5 4-5 6-1.5s4 3.5 6-1.5", "poor": "M8 2v7M8 12.5v1",
-    "failed": "M3 3l10 10M13 3L3 13",
-}  # fmt: skip
+from yoasovi.report import checks, content, facts, posterior, tables
+from yoasovi.report.content import Panel
+from yoasovi.report.facts import Again
+from yoasovi.report.posterior import ShownDraws
+from yoasovi.report.tables import WORDS, icon
 
 
 def write(
     fits: list[Any], path: Any, title: str | None = None, rerun: str | None = None, names: list[str] | None = None
 ) -> Path:
-    """Write the report of one fit, or of several compared; give the path of the file."""
+    """Write the report of one fit, or of several compared; give the path of the file.
+
+    `rerun` is a command that does the same again; without it the report shows the calls of `fit` and what they need.
+    """
     check(len(fits) > 0, "fits", "report", "at least one fit", fits)
     path = Path(path)
     check(path.suffix in (".html", ".htm"), "path", "report", "a file name that ends in .html", str(path))
     with content.uncounted(fits):
-        page = render(fits, title, rerun or _code(fits, path), names or _names(fits))
+        again = facts.again(fits, path) if rerun is None else Again(rerun, [])
+        page = render(fits, title, again, names or _names(fits))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     return path
 
 
-def render(fits: list[Any], title: str | None, rerun: str, names: list[str]) -> str:
+def render(fits: list[Any], title: str | None, again: Again, names: list[str]) -> str:
     """Give the page as a string."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict is the first thing on the page
         verdicts = [fit.diagnose() for fit in fits]
         with content.uncounted(fits):
-            founds = [content.draws(fit) for fit in fits]
+            founds = [posterior.draws(fit) for fit in fits]
     top = _top(fits, verdicts, names)  # before charts are drawn: some of them evaluate log p
     page, alone = _Page(), len(fits) == 1
     if alone:
@@ -60,9 +57,9 @@ def render(fits: list[Any], title: str | None, rerun: str, names: list[str]) -> 
     else:
         _several(page, fits, verdicts, founds, names)
     page.section("rerun", "Run it again", "The same seed gives the same numbers on the same machine and versions.")
-    page.add(f'<pre id="code">{escape(rerun)}</pre><button type="button" class="copy" data-for="code">Copy</button>')
+    page.add(_again(again))
     page.section("versions", "Versions")
-    page.add(_table([("", ""), ("", "")], [(escape(k), escape(v)) for k, v in _versions()]))
+    page.add(tables.plain(("", ""), facts.versions()))
     heading = title or fits[0].model.name
     kind = "Variational fit" if alone else f"{len(fits)} variational fits compared"
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -71,7 +68,7 @@ def render(fits: list[Any], title: str | None, rerun: str, names: list[str]) -> 
     head = (f'<header class="top"><p class="eyebrow">{kind} · yoasovi</p><h1>{escape(heading)}</h1>'
             f'<p class="lead">{escape(about)} · {when}</p>{top}</header>')  # fmt: skip
     return _PAGE.format(
-        title=escape(f"{heading}: {_WORDS[verdicts[0].grade].lower()} fit" if alone else heading), css=_asset("report.css"),
+        title=escape(f"{heading}: {WORDS[verdicts[0].grade].lower()} fit" if alone else heading), css=_asset("report.css"),
         head=head, body="".join(page.parts), charts=_json(page.charts), js=_asset("report.js"),
     )  # fmt: skip
 
@@ -118,12 +115,13 @@ class _Page:
         key = f"{prefix}{chart.key}"
         self.charts[key] = _spec(key, chart)
         names = ", ".join(s.name for s in chart.series)
-        alt = f"Panel: {chart.title}. {chart.y_label} against {chart.x_label}, showing {names}. {chart.caption}"
+        alt = f"Chart: {chart.title}. {chart.y_label or 'Rows'} against {chart.x_label}, showing {names}. {chart.caption}"
         kind = f'class="{"wide" if size == "large" else ""}"{" data-equal" * chart.equal}{" hidden" if hidden else ""}'
+        height = f' style="height:{60 + 22 * len(chart.rows)}px"' if chart.rows else ""
         return (
             f'<figure id="{escape(key)}" data-size="{size}" {kind}>'
             f"<h{level}>{escape(chart.title)}</h{level}>"
-            f'<div class="chart" role="img" tabindex="0" aria-label="{escape(alt)}"></div>'
+            f'<div class="chart" role="img" tabindex="0" aria-label="{escape(alt)}"{height}></div>'
             + (f'<figcaption class="caption">{escape(chart.caption)}</figcaption>' if chart.caption else "")
             + "</figure>"
         )
@@ -151,28 +149,32 @@ class _Page:
 
 
 def _one(page: _Page, fit: Any, verdict: Any, found: ShownDraws, prefix: str = "") -> None:
-    page.section(
-        f"{prefix}evidence", "Evidence", "What was looked at, and what it says. A grade is that of the worst finding."
-    )
-    page.add(_evidence(verdict))
+    page.section(f"{prefix}evidence", "Evidence", "What was looked at, and what it says.")
+    page.add(tables.evidence(verdict))
     page.section(f"{prefix}run", "The run", str(fit.stop_reason))
     page.tabs(content.elbo_charts([fit], [fit.method.name]), ["by evaluations", "by seconds"], prefix)
     more = content.step_charts(fit)
     if more:
         page.grid(more, prefix, "medium")
+    page.section(f"{prefix}model", "The model", f"{fit.model.num_observations:,} terms of the likelihood, and these priors.")
+    page.add(tables.plain(("site", "size", "prior"), facts.priors(fit.model)))
     page.section(f"{prefix}posterior", "The posterior", _lead(found))
-    page.grid(content.marginal_charts([found], [fit.method.name]), prefix)
-    page.add(_parameters(found, f"{prefix}parameters"))
-    pairs = content.pair_charts(found)
+    page.add("".join(page.figure(c, prefix) for c in posterior.forest_charts(found)))
+    page.grid(posterior.marginal_charts([found], [fit.method.name]), prefix)
+    page.add(tables.parameters(found, "All parameters", f"{prefix}parameters"))
+    if found.derived is not None:
+        page.add(tables.parameters(found.derived, "Derived quantities", f"{prefix}derived"))
+    pairs = posterior.pair_charts(found)
     if pairs:
         page.section(f"{prefix}pairs", "Pairs", "The parameters that importance correction moves most, or the first ones.")
         page.grid(pairs, prefix)
-    checks = [c for c in (content.weight_chart(fit), content.predictive_chart(fit), content.cluster_chart(fit)) if c]
-    if checks:
-        page.section(f"{prefix}checks", "Checks")
-        page.grid(checks, prefix, "medium")
+    page.section(f"{prefix}checks", "Checks")
+    charts = [checks.weight_chart(fit), *checks.predictive_charts(fit), checks.cluster_chart(fit)]
+    page.grid([c for c in charts if c is not None], prefix, "medium")
+    page.section(f"{prefix}loo", "Leave-one-out cross-validation", "How well each observation is foretold by all others.")
+    page.add(tables.plain(("", ""), checks.loo_in_words(fit)))
     page.section(f"{prefix}settings", "Settings")
-    page.add(_table([("setting", ""), ("value", "")], [(escape(k), escape(v)) for k, v in _settings(fit)]))
+    page.add(tables.plain(("setting", "value"), facts.settings(fit)))
 
 
 def _lead(found: ShownDraws) -> str:
@@ -189,11 +191,11 @@ def _several(page: _Page, fits: list[Any], verdicts: list[Any], founds: list[Sho
     page.section(
         "figures", "Side by side", "Reported: the ELBO that a run last accepted. Compare by fresh draws; higher is better."
     )
-    page.add(_comparison(fits, verdicts, names))
+    page.add(tables.comparison(fits, verdicts, names))
     page.section("runs", "The runs")
     page.tabs(content.elbo_charts(fits, names), ["by evaluations", "by seconds"])
     page.section("posterior", "The posterior", "The same parameters in every approximation; draws of q, not corrected.")
-    page.grid(content.marginal_charts(founds, names))
+    page.grid(posterior.marginal_charts(founds, names))
     page.section("each", "Each fit")
     for i, (fit, verdict, found, name) in enumerate(zip(fits, verdicts, founds, names, strict=True)):
         page.add(f"<details><summary>{escape(name)}: {escape(verdict.grade)}</summary>")
@@ -219,147 +221,16 @@ def _top(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
 
 
 def _banner(verdict: Any, above: str = "") -> str:
-    return (f'<section class="verdict {verdict.grade}" aria-label="Verdict">{above}<p class="grade">{_icon(verdict.grade)}'
-            f'{_WORDS[verdict.grade]}</p><p class="advice">{escape(verdict.advice)}</p></section>')  # fmt: skip
+    return (f'<section class="verdict {verdict.grade}" aria-label="Verdict">{above}<p class="grade">{icon(verdict.grade)}'
+            f'{WORDS[verdict.grade]}</p><p class="advice">{escape(verdict.advice)}</p></section>')  # fmt: skip
 
 
-def _icon(grade: str) -> str:
-    return (f'<svg viewBox="0 0 16 16" aria-hidden="true"><path d="{_ICONS[grade]}" fill="none" stroke="currentColor" '
-            'stroke-width="2.4" stroke-linecap="round" stroke-linejoin="round"/></svg>')  # fmt: skip
-
-
-def _mark(grade: str) -> str:
-    return f'<span class="mark {grade}">{_icon(grade)}{_WORDS[grade].lower()}</span>'
-
-
-def _evidence(verdict: Any) -> str:
-    found = sorted(verdict.evidence.values(), key=lambda f: (-_rank(f.grade), f.name in _NOTED))
-    rows = [(_NOTE if f.name in _NOTED else _mark(f.grade), escape(f.sentence)) for f in found]
-    note = f"Looking cost {verdict.num_gradients:,} gradients and {verdict.num_values:,} values of log p on top of the fit."
-    return _table([("finding", ""), ("what it says", "")], rows, "stack") + f'<p class="caption">{note}</p>'
-
-
-_NOTED = ("gradient_noise", "gap")  # told, but without a grade of their own
-_NOTE = '<span class="mark noted">noted</span>'
-
-
-def _rank(grade: str) -> int:
-    return list(_WORDS).index(grade)
-
-
-def _comparison(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
-    heads = [
-        ("method", ""),
-        ("verdict", ""),
-        ("reported ELBO", "n"),
-        ("ELBO on fresh draws", "n"),
-        ("k-hat", "n"),
-        ("steps", "n"),
-        ("gradients", "n"),
-        ("values", "n"),
-        ("compile s", "n"),
-        ("run s", "n"),
-    ]
-    rows = []
-    for fit, verdict, name in zip(fits, verdicts, names, strict=True):
-        khat = verdict.evidence.get("khat")
-        rows.append((
-            escape(name), _mark(verdict.grade), f"{fit.reported_elbo:,.2f}", f"{fit.elbo.value:,.2f} ± {fit.elbo.se:.2f}",
-            f"{khat.value:.2f}" if khat is not None else "–", f"{fit.num_steps:,}", f"{fit.num_gradients:,}",
-            f"{fit.num_values:,}", f"{fit.seconds.compile:.1f}", f"{fit.seconds.run:.2f}",
-        ))  # fmt: skip
-    return _table(heads, rows)
-
-
-def _parameters(found: ShownDraws, key: str) -> str:
-    """Table of all parameters; intervals of one site share their axis."""
-    best = found.own if found.corrected is None else found.corrected
-    low, middle, high = np.quantile(best, [0.05, 0.5, 0.95], axis=0)
-    mean, sd = best.mean(0), best.std(0)
-    error = sd / np.sqrt(len(best))
-    ends = {s: (low[w].min(), high[w].max()) for s in dict.fromkeys(found.site) if (w := np.array(found.site) == s).any()}
-    rows = []
-    for j, name in enumerate(found.names[:_ROWS]):
-        numbers = [f"{v:.4g}" for v in (mean[j], sd[j], low[j], middle[j], high[j], error[j])]
-        rows.append((escape(name), *numbers, _interval(low[j], middle[j], high[j], *ends[found.site[j]])))
-    heads = [("parameter", ""), *((h, "n") for h in ("mean", "sd", "5%", "50%", "95%", "MC error")), ("90% interval", "")]
-    kind = "importance-corrected draws" if found.corrected is not None else "draws from q"
-    note = f"{len(best):,} {kind}" + (
-        f"; the first {_ROWS:,} of {len(found.names):,} parameters." if len(found.names) > _ROWS else "."
-    )
-    box = f'<input type="search" placeholder="Filter parameters" aria-label="Filter parameters" aria-controls="{key}">'
-    table = _table(heads, rows, key=key, tall=len(rows) > 20)
-    return (
-        f'<h3 style="margin-top:26px">All parameters</h3><p class="caption">{note}</p>{box if len(rows) > 20 else ""}{table}'
-    )
-
-
-def _interval(low: float, middle: float, high: float, first: float, last: float) -> str:
-    at = lambda v: 4 + 172 * (v - first) / ((last - first) or 1.0)
-    if not np.isfinite([low, middle, high]).all():
-        return ""
-    return (f'<svg class="interval" viewBox="0 0 180 18" role="img" aria-label="{low:.4g} to {high:.4g}">'
-            '<line class="axis" x1="0" x2="180" y1="9" y2="9"/>'
-            f'<line class="thin" x1="{at(low):.1f}" x2="{at(high):.1f}" y1="9" y2="9"/>'
-            f'<circle class="dot" cx="{at(middle):.1f}" cy="9" r="3.5"/></svg>')  # fmt: skip
-
-
-def _table(heads: list[tuple[str, str]], rows: list[tuple], kind: str = "", key: str = "", tall: bool = False) -> str:
-    """Build a table; cells are HTML already. The first cell of a row is its heading."""
-    top = "" if not any(h for h, _ in heads) else "<thead><tr>" + "".join(
-        f'<th scope="col" class="{c}">{escape(h)}</th>' for h, c in heads) + "</tr></thead>"  # fmt: skip
-    body = "".join(
-        f'<tr><th scope="row">{row[0]}</th>'
-        + "".join(f'<td class="{c}">{cell}</td>' for cell, (_, c) in zip(row[1:], heads[1:], strict=True)) + "</tr>"
-        for row in rows
-    )  # fmt: skip
-    name = f' id="{escape(key)}"' if key else ""
-    return (
-        f'<div class="scroll{" tall" if tall else ""}"><table class="{kind}"{name}>{top}<tbody>{body}</tbody></table></div>'
-    )
-
-
-# ---- facts -----------------------------------------------------------------------------------------------
-
-
-def _settings(fit: Any) -> list[tuple[str, str]]:
-    parts = {k: repr(getattr(fit.method, k)) for k in ("draws", "gradient", "acceptance", "optimizer", "stopping")
-             if hasattr(fit.method, k)} or {"parts": repr(fit.method)}  # a loaded fit knows its method as text
-    restarts = f"{len(fit.restart_elbos)}, ELBOs {', '.join(f'{e.value:,.2f}' for e in fit.restart_elbos)}"
-    return [
-        ("method", fit.method.name), ("family", f"{fit.family.name} ({fit.family_reason})"), ("seed", str(fit.seed)),
-        ("restarts", restarts), ("stopped", str(fit.stop_reason)), *parts.items(),
-        ("seconds", _waited(fit)),
-        ("observations", f"{fit.model.num_observations:,}"), ("draws that were not finite", f"{fit.num_nonfinite:,}"),
-    ]  # fmt: skip
-
-
-def _waited(fit: Any) -> str:
-    """Say what was waited for, by stage, until the report was drawn."""
-    stages = fit.seconds.stages
-    each = ", ".join(f"{name} {seconds:.2f}" for name, seconds in stages.items())
-    said = f"{sum(stages.values()):.2f} in all: {each}; " if stages else ""
-    return f"{said}{fit.seconds.compile:.2f} of the fit went into compiling"
-
-
-def _versions() -> list[tuple[str, str]]:
-    import jax
-
-    out = [("python", sys.version.split()[0])]
-    for name in ("yoasovi", "jax", "jaxlib", "numpyro", "optax", "numpy", "scipy", "arviz-stats"):
-        try:
-            out.append((name, version(name)))
-        except PackageNotFoundError:
-            out.append((name, "not installed"))
-    return [*out, ("machine", f"{platform.system()} {platform.machine()}, JAX on {jax.default_backend()}")]
-
-
-def _code(fits: list[Any], path: Path) -> str:
-    lines = ["import yoasovi as yo", "", f"model = ...  # {' '.join(fits[0].model.name.split())}"]
-    for fit in fits:
-        restarts = f", restarts={len(fit.restart_elbos)}" if len(fit.restart_elbos) > 1 else ""
-        lines.append(f"fit = yo.fit(model, {fit.method.name!r}, family={fit.family.name!r}, seed={fit.seed}{restarts})")
-    return "\n".join([*lines, f"fit.report({path.name!r})"])
+def _again(again: Again) -> str:
+    code = f'<pre id="code">{escape(again.code)}</pre><button type="button" class="copy" data-for="code">Copy</button>'
+    if not again.needs:
+        return code
+    needs = "".join(f"<li><code>{escape(name)}</code>: {escape(words)}</li>" for name, words in again.needs)
+    return f'<p>The lines below run once these are there:</p><ul class="needs">{needs}</ul>{code}'
 
 
 def _names(fits: list[Any]) -> list[str]:
@@ -386,6 +257,7 @@ def _spec(key: str, chart: Panel) -> dict:
     return {
         "id": key, "x_label": chart.x_label, "y_label": chart.y_label, "x_log": chart.x_log, "y_log": chart.y_log,
         "view": None if chart.view is None else _numbers(np.array(chart.view)), "equal": chart.equal, "series": series,
+        "rows": chart.rows,
     }  # fmt: skip
 
 

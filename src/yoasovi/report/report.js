@@ -16,6 +16,7 @@
     if (parent) parent.appendChild(node);
     return node;
   };
+  const thick = (s) => (s.kind === "band" ? 10 : s.kind === "bars" || (s.kind === "spans" && !s.faint) ? 6 : 3);
   const colour = (s) => `var(--c${s.colour % 8})`;
   const show = (v) => {
     const a = Math.abs(v);
@@ -27,12 +28,16 @@
   function ticks(low, high, count, log) {
     const out = [];
     if (log) {
-      const step = Math.max(1, Math.ceil((high - low) / count));
-      for (let e = Math.ceil(low); e <= high + 1e-9; e += step) out.push([e, Math.abs(e) < 4 ? show(10 ** e) : `1e${e}`]);
-      if (out.length >= 2) return out;
-      out.length = 0;
-      for (let i = 0; i <= 3; i++) { const v = low + ((high - low) * i) / 3; out.push([v, Number((10 ** v).toPrecision(3)).toString()]); }
-      return out;
+      // At 1, 2 and 5 times powers of ten, or at powers of ten alone; deep in a zoom, where there are none, at round numbers.
+      for (const [digits, step] of [[[1, 2, 5], 1], [[1], 1], [[1], 2], [[1], 5], [[1], 20]]) {
+        out.length = 0;
+        for (let e = Math.floor(low); e <= high; e++) for (const m of digits) {
+          const v = e + Math.log10(m);
+          if (e % step === 0 && v >= low - 1e-9 && v <= high + 1e-9) out.push([v, Math.abs(e) < 4 ? show(Number(`${m}e${e}`)) : `${m}e${e}`]);
+        }
+        if (out.length <= Math.max(count, 3)) break;
+      }
+      return out.length > 1 ? out : ticks(10 ** low, 10 ** high, count, false).filter((t) => t[0] > 0).map(([v, label]) => [Math.log10(v), label]);
     }
     const raw = (high - low) / Math.max(count, 1) || 1, power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 2.5, 5, 10].find((m) => m * power >= raw) * power;
@@ -41,7 +46,15 @@
       const label = Math.abs(v) >= 1e6 || (step < 1e-5 && v !== 0) ? v.toExponential(1).replace("e+", "e") : v.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
       out.push([v, Math.abs(v) < step * 1e-6 ? "0" : label]);
     }
-    return out;
+    return out.length > 1 || count > 8 || !(high > low) ? out : ticks(low, high, 2 * Math.max(count, 2), false); // one tick tells no scale
+  }
+
+  // The ends of a log axis, moved apart until two ticks or more lie between them.
+  function widened(low, high) {
+    const all = [];
+    for (let e = Math.floor(low) - 1; e <= Math.ceil(high) + 1; e++) for (const m of [1, 2, 5]) all.push(e + Math.log10(m));
+    if (all.filter((v) => v >= low - 1e-9 && v <= high + 1e-9).length > 1) return [low, high];
+    return [Math.max(...all.filter((v) => v <= low + 1e-9)), Math.min(...all.filter((v) => v >= high - 1e-9 && v > low))];
   }
 
   function glyph(shape, x, y, r, attributes, parent) {
@@ -59,7 +72,7 @@
       this.hidden = new Set();
       this.fx = spec.x_log ? Math.log10 : (v) => v;
       this.fy = spec.y_log ? Math.log10 : (v) => v;
-      this.series = spec.series.map((s) => ({ ...s, px: s.x.map((v) => (v === null ? NaN : this.fx(v))), py: s.y.map((v) => (v === null ? NaN : this.fy(v))), pl: s.low ? s.low.map((v) => (v === null ? NaN : this.fy(v))) : null }));
+      this.series = spec.series.map((s) => ({ ...s, px: s.x.map((v) => (v === null ? NaN : this.fx(v))), py: s.y.map((v) => (v === null ? NaN : this.fy(v))), pl: s.low ? s.low.map((v) => (v === null ? NaN : (s.kind === "spans" ? this.fx : this.fy)(v))) : null }));
       this.view = this.first();
       this.tip = html("div", { class: "tip", hidden: "" }, "", this.holder);
       this.legend();
@@ -74,15 +87,18 @@
     extent(all) {
       let x0 = Infinity, x1 = -Infinity, y0 = Infinity, y1 = -Infinity;
       for (const s of all) {
-        for (const v of s.px) if (Number.isFinite(v)) { x0 = Math.min(x0, v); x1 = Math.max(x1, v); }
-        for (const list of [s.py, s.pl || []]) for (const v of list) if (Number.isFinite(v)) { y0 = Math.min(y0, v); y1 = Math.max(y1, v); }
+        const across = s.kind === "spans";
+        for (const list of [s.px, (across && s.pl) || []]) for (const v of list) if (Number.isFinite(v)) { x0 = Math.min(x0, v); x1 = Math.max(x1, v); }
+        for (const list of [s.py, (!across && s.pl) || []]) for (const v of list) if (Number.isFinite(v)) { y0 = Math.min(y0, v); y1 = Math.max(y1, v); }
       }
       if (!(x1 > x0)) { x0 -= 0.5; x1 += 0.5; }
       if (!(y1 > y0)) { y0 -= 0.5; y1 += 0.5; }
       return [x0, x1, y0, y1];
     }
     first() {
-      const [x0, x1, y0, y1] = this.extent(this.shown().length ? this.shown() : this.series);
+      let [x0, x1, y0, y1] = this.extent(this.shown().length ? this.shown() : this.series);
+      if (this.spec.x_log) [x0, x1] = widened(x0, x1);
+      if (this.spec.y_log) [y0, y1] = widened(y0, y1);
       const v = this.spec.view, pad = 0.05 * (y1 - y0), floor = this.spec.y_label === "density" ? 0 : y0 - pad, side = 0.015 * (x1 - x0);
       return v ? [x0 - side, x1 + side, v[0], v[1]] : [x0 - side, x1 + side, floor, y1 + pad];
     }
@@ -95,7 +111,7 @@
         const button = html("button", { type: "button", "aria-pressed": "true" }, undefined, bar);
         const swatch = el("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, button);
         if (s.kind === "points") glyph(s.shape, 7, 7, 4, { fill: colour(s) }, swatch);
-        else el("rect", { x: 0, y: s.kind === "band" ? 2 : 5.5, width: 14, height: s.kind === "band" ? 10 : 3, fill: colour(s), opacity: s.kind === "band" ? 0.45 : 1 }, swatch);
+        else el("rect", { x: 0, y: 7 - thick(s) / 2, width: 14, height: thick(s), fill: colour(s), opacity: s.kind === "band" ? 0.45 : 1 }, swatch);
         html("span", {}, s.name, button);
         button.addEventListener("click", () => {
           const on = button.getAttribute("aria-pressed") === "false";
@@ -107,7 +123,7 @@
       const reset = html("button", { type: "button", class: "reset", hidden: "" }, "Reset zoom", bar);
       reset.addEventListener("click", () => { this.view = this.first(); this.zoomed = false; this.draw(); });
       this.reset = reset;
-      if (this.spec.view) {
+      if (this.spec.view && !this.spec.rows.length && !this.spec.equal) {
         const whole = html("button", { type: "button", class: "reset" }, "Whole range", bar);
         whole.addEventListener("click", () => { const e = this.extent(this.shown()), p = 0.04 * (e[3] - e[2]); this.view = [e[0], e[1], e[2] - p, e[3] + p]; this.zoomed = true; this.draw(); });
       }
@@ -116,8 +132,10 @@
       const w = this.holder.clientWidth, h = this.holder.clientHeight, small = this.figure.dataset.size === "small";
       if (!w || !h) return;
       const [x0, x1, y0, y1] = this.view;
-      const yt = ticks(y0, y1, h / 55, this.spec.y_log);
-      const left = 16 + 6.6 * Math.max(2, ...yt.map((t) => t[1].length)) + 14, m = { l: Math.min(left, 92), r: 12, t: 8, b: 42 };
+      const rows = this.spec.rows, short = (text, room) => (text.length * 6.4 > room ? text.slice(0, Math.max(3, Math.floor(room / 6.4) - 1)) + "…" : text);
+      const yt = rows.length ? rows.map(([label, heading], i) => [rows.length - 1 - i, label, heading]) : ticks(y0, y1, h / 55, this.spec.y_log);
+      const longest = Math.max(2, ...yt.map((t) => t[1].length));
+      const left = rows.length ? Math.min(14 + 6.8 * longest, 0.4 * w) : Math.min(30 + 6.6 * longest, 92), m = { l: left, r: 12, t: 8, b: 42 };
       const X = (v) => m.l + ((v - x0) / (x1 - x0)) * (w - m.l - m.r), Y = (v) => h - m.b - ((v - y0) / (y1 - y0)) * (h - m.t - m.b);
       this.X = X; this.Y = Y; this.m = m; this.w = w; this.h = h;
       if (this.svg) this.svg.remove();
@@ -125,19 +143,20 @@
       this.holder.insertBefore(svg, this.tip);
       const id = `clip-${this.spec.id}`;
       el("rect", { x: m.l, y: m.t, width: w - m.l - m.r, height: h - m.t - m.b }, el("clipPath", { id }, el("defs", {}, svg)));
-      for (const [v, label] of yt) {
-        el("line", { x1: m.l, x2: w - m.r, y1: Y(v), y2: Y(v), class: "gridline" }, svg);
-        el("text", { x: m.l - 7, y: Y(v) + 4, "text-anchor": "end" }, svg).textContent = label;
+      for (const [v, label, heading] of yt) {
+        if (Y(v) < m.t - 1 || Y(v) > h - m.b + 1) continue;
+        if (!heading) el("line", { x1: m.l, x2: w - m.r, y1: Y(v), y2: Y(v), class: "gridline" }, svg);
+        const place = heading ? { x: 4, class: "heading" } : { x: m.l - 7, "text-anchor": "end" };
+        el("text", { ...place, y: Y(v) + 4 }, svg).textContent = short(label, heading ? w : m.l - 10);
       }
       for (const [v, label] of ticks(x0, x1, (w - m.l) / (small ? 75 : 90), this.spec.x_log)) {
         if (X(v) < m.l - 1 || X(v) > w - m.r + 1) continue;
-        el("line", { x1: X(v), x2: X(v), y1: h - m.b, y2: h - m.b + 4, class: "frame" }, svg);
+        el("line", { x1: X(v), x2: X(v), y1: rows.length ? m.t : h - m.b, y2: h - m.b + 4, class: rows.length ? "gridline" : "frame" }, svg);
         el("text", { x: Math.min(X(v), w - m.r - 3.2 * label.length), y: h - m.b + 17, "text-anchor": "middle" }, svg).textContent = label;
       }
       el("line", { x1: m.l, x2: w - m.r, y1: h - m.b, y2: h - m.b, class: "frame" }, svg);
-      const fit = (text, room) => (text.length * 6.2 > room ? text.slice(0, Math.max(3, Math.floor(room / 6.2) - 1)) + "…" : text);
-      el("text", { x: (m.l + w - m.r) / 2, y: h - 8, "text-anchor": "middle" }, svg).textContent = fit(this.spec.x_label, w - m.l);
-      el("text", { transform: `translate(12 ${(h - m.b) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg).textContent = fit(this.spec.y_label, h - m.b);
+      el("text", { x: (m.l + w - m.r) / 2, y: h - 8, "text-anchor": "middle" }, svg).textContent = short(this.spec.x_label, w - m.l);
+      el("text", { transform: `translate(12 ${(h - m.b) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg).textContent = short(this.spec.y_label, h - m.b);
       const body = el("g", { "clip-path": `url(#${id})` }, svg);
       this.series.forEach((s, i) => { if (!this.hidden.has(i)) this.paint(s, body); });
       this.cursor = el("line", { y1: m.t, y2: h - m.b, class: "cursor", visibility: "hidden" }, svg);
@@ -156,6 +175,8 @@
         el("path", { d: path(s.py), fill: "none", stroke: colour(s), opacity: 0.75 }, g);
       } else if (s.kind === "bars") {
         s.px.forEach((v, i) => { if (Number.isFinite(s.py[i])) el("line", { x1: X(v), x2: X(v), y1: Y(s.py[i]), y2: Y(s.pl[i]), stroke: colour(s), "stroke-width": 6, "stroke-linecap": "round", opacity: 0.4 }, g); });
+      } else if (s.kind === "spans") {
+        s.px.forEach((v, i) => el("line", { x1: X(s.pl[i]), x2: X(v), y1: Y(s.py[i]), y2: Y(s.py[i]), stroke: colour(s), "stroke-width": s.faint ? 1.8 : 5.5, "stroke-linecap": "round" }, g));
       } else if (s.kind === "line") {
         el("path", { d: path(s.py), fill: "none", stroke: colour(s), "stroke-width": s.faint ? 3 : 1.9, "stroke-linejoin": "round", opacity: s.faint ? 0.85 : 1 }, g);
       } else {
@@ -198,7 +219,8 @@
       let best = null, least = Infinity;
       for (const s of this.shown()) s.px.forEach((v, i) => {
         if (!Number.isFinite(v) || !Number.isFinite(s.py[i])) return;
-        const dx = this.X(v) - x, dy = this.Y(s.py[i]) - y, far = s.kind === "points" ? dx * dx + dy * dy : 4 * dx * dx + 0.25 * dy * dy;
+        const within = s.kind === "spans" && this.X(s.pl[i]) <= x && x <= this.X(v);
+        const dx = within ? 0 : this.X(v) - x, dy = this.Y(s.py[i]) - y, far = s.kind === "points" || s.kind === "spans" ? dx * dx + dy * dy : 4 * dx * dx + 0.25 * dy * dy;
         if (far < least) { least = far; best = [s, i]; }
       });
       best && least < 6400 ? this.point(...best) : this.leave();
@@ -209,7 +231,9 @@
       this.cursor.setAttribute("x1", x); this.cursor.setAttribute("x2", x); this.cursor.setAttribute("visibility", "visible");
       this.ring.setAttribute("cx", x); this.ring.setAttribute("cy", y); this.ring.setAttribute("stroke", colour(s)); this.ring.setAttribute("visibility", "visible");
       this.tip.hidden = false;
-      this.tip.textContent = s.low ? `${s.name} · ${show(s.x[i])} · ${show(s.low[i])} to ${show(s.y[i])}` : `${s.name} · ${show(s.x[i])} · ${show(s.y[i])}`;
+      const row = this.spec.rows[this.spec.rows.length - 1 - s.y[i]];
+      const range = s.low && (s.kind === "spans" ? `${show(s.low[i])} to ${show(s.x[i])}` : `${show(s.x[i])} · ${show(s.low[i])} to ${show(s.y[i])}`);
+      this.tip.textContent = [row && row[0], s.name, range || (row ? show(s.x[i]) : `${show(s.x[i])} · ${show(s.y[i])}`)].filter(Boolean).join(" · ");
       const scale = this.holder.clientWidth / this.w, wide = this.tip.offsetWidth;
       this.tip.style.left = `${Math.max(0, Math.min(x * scale + 12, this.holder.clientWidth - wide))}px`;
       this.tip.style.top = `${Math.max(0, y * scale - 34)}px`;

@@ -120,23 +120,6 @@ def loo(log_likelihood: np.ndarray, log_ratio: np.ndarray) -> Loo:
     return Loo(float(elpd), float(se), float(p_loo), np.asarray(elpd_i), np.asarray(khat_i), even)
 
 
-class Moments(NamedTuple):
-    """Weighted means and standard deviations, and the Monte Carlo error of the means."""
-
-    mean: np.ndarray
-    sd: np.ndarray
-    error: np.ndarray
-
-
-def moments(draws: np.ndarray, weights: np.ndarray | None = None) -> Moments:
-    """Moments of draws (S, ...) under normalised weights; the error is the delta method's, sqrt(sum w^2 (x - mean)^2)."""
-    draws = np.asarray(draws, float)
-    weights = np.full(len(draws), 1.0 / len(draws)) if weights is None else np.asarray(weights)
-    mean = np.tensordot(weights, draws, 1)
-    square = (draws - mean) ** 2
-    return Moments(mean, np.sqrt(np.tensordot(weights, square, 1)), np.sqrt(np.tensordot(weights**2, square, 1)))
-
-
 def gap(log_ratio: np.ndarray) -> Estimate:
     """How far the ELBO is below the evidence, as far as draws from q can tell: log mean p/q - mean log p/q.
 

@@ -1,0 +1,189 @@
+"""The posterior as charts: densities, pairs, and a forest of intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from yoasovi.report.content import AxisWord, Panel, Series, density, reach, some
+
+_MARGINALS, _PAIRED, _DRAWS = 12, 4, 4000  # as many draws as the summary takes, so that the numbers are the same
+_DERIVED = 200  # entries of one deterministic site that are shown: some have one per observation
+_ROWS = 40  # entries of one site in a forest
+_WIDEST = 25.0  # an axis is so many times as long as the shortest interval on it, at most
+
+
+@dataclass(frozen=True)
+class ShownDraws:
+    """Draws of all scalar parameters: q's own, and importance-corrected ones where that is possible."""
+
+    names: list[str]
+    own: np.ndarray  # (S, P)
+    corrected: np.ndarray | None
+    site: list[str]  # of each parameter
+    sizes: dict[str, int]  # of each site: some are shown in part
+    worth: float  # independent draws
+    derived: ShownDraws | None = None  # deterministic sites
+
+    @property
+    def best(self) -> np.ndarray:
+        """Give the corrected draws where there are any."""
+        return self.own if self.corrected is None else self.corrected
+
+
+def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
+    """Draw from q, and as `sample` corrects where it does so by itself; latents of single observations are left out."""
+    density = fit.model.density
+    can = fit.kept is None and fit.worth_correcting
+    # A fit loaded without its model has the draws that were saved, as they are.
+    own = fit.sample(n) if fit.kept is not None else fit.sample(n, corrected=False)
+    better = fit.sample(n) if can else None
+    sites = [s.name for s in density.sites]
+    local = {s.name for s in density.local_sites}
+    others = [k for k in own if k not in sites and k not in local]
+    shown = partial(_shown, density, own, better, fit.effective_size(n))
+    return shown([k for k in own if k in sites], shown(others) if others else None)
+
+
+def _shown(
+    density: Any, own: dict, better: dict | None, worth: float, sites: list[str], derived: ShownDraws | None = None
+) -> ShownDraws:
+    known, names, site = _labels(density), [], []
+    for name in sites:
+        indices = list(np.ndindex(own[name].shape[1:]))
+        labels = known.get(name, [name if not i else f"{name}[{','.join(map(str, i))}]" for i in indices])
+        labels = labels if name in known else labels[:_DERIVED]
+        names += labels
+        site += [name] * len(labels)
+    counts = {k: site.count(k) for k in sites}
+    flat = lambda sample: np.concatenate(
+        [np.asarray(sample[k], float).reshape(len(sample[k]), -1)[:, : counts[k]] for k in sites], 1
+    )
+    sizes = {k: int(np.prod(own[k].shape[1:])) for k in sites}
+    return ShownDraws(names, flat(own), None if better is None else flat(better), site, sizes, worth, derived)
+
+
+def _labels(density: Any) -> dict[str, list[str]]:
+    """Give the names of each site's entries; those of a site that is longer on its own scale, as a simplex is, by place."""
+    out, start, labels = {}, 0, density.labels
+    for s in density.sites:
+        size = int(np.prod(s.free_shape))
+        places = [s.name if not i else f"{s.name}[{','.join(map(str, i))}]" for i in np.ndindex(s.shape)]
+        out[s.name] = labels[start : start + size] if s.free_shape == s.shape else places
+        start += size
+    return out
+
+
+def worst(found: ShownDraws) -> list[int]:
+    """Order parameters by how much correction moves them; by place where there is none."""
+    if found.corrected is None:
+        return list(range(len(found.names)))
+    sd = found.own.std(0) + 1e-300
+    moved = np.abs(found.corrected.mean(0) - found.own.mean(0)) / sd + np.abs(np.log(found.corrected.std(0) / sd + 1e-300))
+    return [int(j) for j in np.argsort(-moved, kind="stable")]
+
+
+def marginal_charts(founds: list[ShownDraws], names: list[str]) -> list[Panel]:
+    """Densities of the parameters that correction moves most; of several fits those of the first, one line each."""
+    charts, alone = [], len(founds) == 1
+    for j in sorted(worst(founds[0])[:_MARGINALS]):
+        label = founds[0].names[j]
+        series: list[Series] = []
+        for i, (found, name) in enumerate(zip(founds, names, strict=True)):
+            if label not in found.names:
+                continue
+            column = found.own[:, found.names.index(label)]
+            span = reach(column)
+            if alone and found.corrected is not None:
+                fixed = found.corrected[:, j]
+                span = reach(column, fixed)
+                curve = density(fixed, span)
+                series.append(Series("corrected", "band", *curve, low=np.zeros_like(curve[1]), colour=4))
+            series.append(Series("q" if alone else name, "line", *density(column, span), colour=i))
+        low, high = np.quantile(founds[0].own[:, j], [0.05, 0.95])
+        caption = f"90% of q lies in {low:.4g} to {high:.4g}." if alone else ""
+        charts.append(Panel(f"marginal-{j}", label, caption, label, "density", tuple(series)))
+    return charts
+
+
+def pair_charts(found: ShownDraws) -> list[Panel]:
+    """Scatter plots of the parameters that correction moves most, against each other."""
+    chosen = worst(found)[:_PAIRED]
+    charts, keep = [], some(np.ones(len(found.own), bool), 300)
+    for a in range(len(chosen)):
+        for b in range(a + 1, len(chosen)):
+            i, j = chosen[a], chosen[b]
+            series = [Series("q", "points", found.own[keep, i], found.own[keep, j], colour=0, faint=True)]
+            if found.corrected is not None:
+                series.append(
+                    Series("corrected", "points", found.corrected[keep, i], found.corrected[keep, j], colour=1, faint=True)
+                )
+            names = found.names[i], found.names[j]
+            charts.append(Panel(f"pair-{i}-{j}", f"{names[0]} and {names[1]}", "", *names, tuple(series)))
+    return charts
+
+
+# ---- the forest ------------------------------------------------------------------------------------------
+
+
+class _Group(NamedTuple):
+    """A site in a forest: its entries' labels, and their quantiles, shape (5, entries)."""
+
+    site: str
+    labels: list[str]
+    ends: np.ndarray
+    size: int  # entries of the site, shown or not
+
+    @property
+    def width(self) -> float:
+        """The length of its typical 90% interval."""
+        return float(np.median(self.ends[4] - self.ends[0]))
+
+
+def forest_charts(found: ShownDraws) -> list[Panel]:
+    """Intervals of all parameters and derived quantities; sites of comparable scale share an axis."""
+    axes: list[list[_Group]] = []
+    for group in [*_groups(found), *(_groups(found.derived) if found.derived is not None else ())]:
+        axis = next((a for a in axes if _comparable([*a, group])), None)
+        axes.append([group]) if axis is None else axis.append(group)
+    titles = ["All parameters on one axis"] if len(axes) == 1 else [", ".join(g.site for g in a) for a in axes]
+    return [_forest(f"forest-{i}", title, axis) for i, (title, axis) in enumerate(zip(titles, axes, strict=True))]
+
+
+def _groups(found: ShownDraws) -> Iterable[_Group]:
+    for site in dict.fromkeys(found.site):
+        shown = np.flatnonzero(np.array(found.site) == site)[:_ROWS]
+        ends = np.quantile(found.best[:, shown], [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
+        if np.isfinite(ends).all():
+            yield _Group(site, [found.names[j] for j in shown], ends, found.sizes[site])
+
+
+def _comparable(groups: list[_Group]) -> bool:
+    """Say whether the shortest interval could still be seen on an axis that holds all of them."""
+    length = max(g.ends[4].max() for g in groups) - min(g.ends[0].min() for g in groups)
+    return bool(length <= _WIDEST * min(g.width for g in groups))
+
+
+def _forest(key: str, title: str, groups: list[_Group]) -> Panel:
+    rows: list[AxisWord] = []
+    at: list[int] = []
+    for group in groups:
+        headed = len(group.labels) > 1
+        rows += [AxisWord(group.site, heading=True)] if headed else []
+        at += range(len(rows), len(rows) + len(group.labels))
+        # Under the heading of its site an entry needs only what is in its brackets.
+        rows += [AxisWord(label.removeprefix(group.site) if headed else label) for label in group.labels]
+    y = len(rows) - 1.0 - np.array(at)
+    ends = np.concatenate([g.ends for g in groups], 1)
+    series = (
+        Series("90%", "spans", ends[4], y, ends[0], colour=0, faint=True),
+        Series("50%", "spans", ends[3], y, ends[1], colour=0),
+        Series("median", "points", ends[2], y, colour=1),
+    )
+    cut = [f"the first {len(g.labels)} of {g.size:,} entries of {g.site}" for g in groups if len(g.labels) < g.size]
+    text = "Median, and the intervals that hold 50% and 90% of the draws." + (f" Of these: {'; '.join(cut)}." if cut else "")
+    return Panel(key, title, text, "value", "", series, view=(-0.7, len(rows) - 0.3), rows=tuple(rows))
