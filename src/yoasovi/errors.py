@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -27,3 +29,14 @@ def positive_number(name: str, owner: str, value: Any) -> None:
     """Check that `value` is a finite number above zero."""
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
     check(ok, name, owner, "a positive finite number", value)
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of what an error says; PyTensor's go on with the whole graph."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Give a hint at the known name that is most like this one; nothing if none is."""
+    close = get_close_matches(name.lower(), known, 1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from yoasovi.errors import check
+from yoasovi.errors import check, first_line
 from yoasovi.model import Params
-from yoasovi.pymc.graphs import first_line, on_host
+from yoasovi.pymc.graphs import on_host
 
 
 @dataclass(frozen=True, eq=False)
