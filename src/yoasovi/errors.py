@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -38,5 +38,13 @@ def first_line(error: BaseException) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Give a hint at the known name that is most like this one; nothing if none is."""
-    close = get_close_matches(name.lower(), known, 1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    plain = {k.lower(): k for k in known}
+    close = get_close_matches(name.lower(), plain, 1)
+    return f" Did you mean {plain[close[0]]!r}?" if close else ""
+
+
+def absent(error: KeyError, sites: Iterable[str], data: Any) -> str:
+    """Say which name a user's function did not find, among which sites and data."""
+    keys = [str(k) for k in data] if isinstance(data, Mapping) else []
+    there = f"the sites {', '.join(sites)}" + (f" and the data {', '.join(keys)}" if keys else "")
+    return f"{error}, which is not there; there are {there}.{did_you_mean(str(error.args[0]), [*sites, *keys])}"

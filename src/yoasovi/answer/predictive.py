@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from yoasovi.errors import check, positive_integer
+from yoasovi.errors import absent, check, positive_integer
 from yoasovi.kernels.programs import Bound, Clock, Held
 from yoasovi.model import HostDensity, WholeDensity
 from yoasovi.randomness import Purpose, open_uniform, stream
@@ -44,7 +44,11 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
     by_name, read = getattr(rule, "with_arguments", None), getattr(rule, "read", None)
     if by_name is None or (data is None and callable(rule)):
         at = fit.model.data if data is None else data if read is None else read(data, fit.model.data)
-        return in_blocks(rule, at, fit.sample(n, seed, corrected), seed)
+        draws = fit.sample(n, seed, corrected)
+        try:
+            return in_blocks(rule, at, draws, seed)
+        except KeyError as error:
+            raise ValueError(f"`predictive` of `Model` asks for {absent(error, draws, at)}") from error
     check(data is None or isinstance(data, dict), "data", "predict", "a dict of the model's arguments or data", data)
     return by_name(seed, fit.sample(n, seed, corrected), data or {})
 

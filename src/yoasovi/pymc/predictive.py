@@ -58,8 +58,8 @@ class RandomGraph:
         except ValueError as error:
             held = ", ".join(f"{x.name} {x.get_value(borrow=True).shape}" for x in self.model.data_vars)
             raise ValueError(
-                f"The PyMC model cannot be drawn from at these data ({held}): {first_line(error).rstrip('.')}. Give all that "
-                "must change together; where an observed variable itself does not follow, give it a shape: shape=x.shape[0]."
+                f"The PyMC model cannot be drawn from at these data ({held}): {first_line(error).rstrip('.')}. Give all "
+                "that must change together; where an observed variable itself does not follow, give it shape=x.shape[0]."
             ) from error
         return {x.name: np.stack([np.asarray(one[j]) for one in made]) for j, x in enumerate(outputs)}
 
@@ -70,7 +70,7 @@ def predictive_of(model: Any) -> Any:
 
 
 def _following(model: Any, rv: Any, draws: Params) -> Any:
-    """Give an observed variable the shape of its parameters, if that is the one of its observations, so that it follows them.
+    """Give an observed variable the shape of its parameters, if that is the one of its observations: then it follows them.
 
     PyMC gives it the shape of the observations once and for all, unless it has `dims` or a `shape` that follow the data.
     """
