@@ -50,7 +50,7 @@ def test_what_could_be_meant_for_both_is_refused():
         sorted_out(line, "advi", X, Y)
     with pytest.raises(ValueError, match=r"`method` of `fit` must be given once; got 'advi' and 'qmcvi'"):
         sorted_out(line, "advi", method="qmcvi")
-    with pytest.raises(ValueError, match=r"Y of `fit` must be an argument of the model \(x, y, scale\) or a setting of yoasovi"):
+    with pytest.raises(ValueError, match=r"Y of `fit` must be an argument of the model \(x, y, scale\) or a setting"):
         sorted_out(line, X, Y=Y)
 
 
