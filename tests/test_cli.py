@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import yoasovi as yo
 from yoasovi import Model
 from yoasovi.answer.result import Fit
 from yoasovi.cli import app, commands, models
@@ -377,6 +378,8 @@ def test_a_file_that_fails_to_import_is_named_with_its_error(tmp_path):
         (["fit"], "Missing argument 'MODEL'"),
         (["fti", "linear"], "No such command 'fti'"),
         (["fit", "lineer"], "no model 'lineer'"),
+        (["fit", "lineer"], "Did you mean 'linear'?"),
+        (["fit", "Eight-Schools"], "Did you mean 'eight-schools'?"),
         (["fit", "linear", "--method", "avdi"], "Did you mean 'advi'?"),
         (["fit", "linear", "--family", "round"], "`family` of `fit` must be auto,"),
         (["fit", "linear", "--max-steps", "0"], "`max_steps` of `fit` must be a positive integer; got 0."),
@@ -391,12 +394,38 @@ def test_a_file_that_fails_to_import_is_named_with_its_error(tmp_path):
         (["fit", "linear", "--method", "advi", "--set", "learning_rate=fast"], "yoasovi: "),
         (["methods", "avdi"], "Did you mean 'advi'?"),
         (["compare", "linear", "--methods", ","], "`methods` of `compare`"),
-        (["compare", "linear", "--methods", "advi,nuts"], "got 'nuts'"),
+        (["compare", "linear", "--methods", "advi,nuts"], "no method 'nuts': it must be one of yoasovi"),
+        (["compare", "linear", "--methods", "advi,bbvi"], "Did you mean 'bbvi-rb'?"),
         (["compare", "linear", "--seeds", "0"], "`seeds` of `compare` must be a positive integer"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line_with_exit_code_2(args, says):
     assert says in refused(*args)
+
+
+def test_what_cannot_be_written_is_refused_before_the_fit_in_the_words_of_the_command_line(monkeypatch, tmp_path, conjugate):
+    monkeypatch.setattr(commands, "run", lambda *args: pytest.fail("the fit was run"))
+    monkeypatch.setattr(commands, "run_seeds", lambda *args: pytest.fail("the fit was run"))
+    yo.fit(conjugate.model, progress=False).save(tmp_path / "full")
+    (tmp_path / "file").write_text("")
+    cases = [
+        (["fit", "linear", "--save", tmp_path / "full"], "full holds a fit already; choose another folder, or remove"),
+        (["fit", "linear", "--save", tmp_path / "file"], "--save must be a folder;"),
+        (["fit", "linear", "--report", tmp_path / "no" / "r.html"], "--report: there is no folder "),
+        (["fit", "linear", "--report", tmp_path / "r.txt"], "--report must be a file that ends in .html; got "),
+        (["compare", "linear", "--report", tmp_path / "no" / "r.html"], "--report: there is no folder "),
+        (["report", tmp_path / "full", "--out", tmp_path / "no" / "r.html"], "--out: there is no folder "),
+        (["report", tmp_path / "full", "--out", tmp_path / "r.html"], "has no verdict, with which a report begins:"),
+    ]
+    for args, says in cases:
+        line = refused(*args)
+        assert says in line and "overwrite" not in line and "yo." not in line
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["file", "full"]
+
+
+def test_a_name_that_a_file_has_not_is_answered_with_the_nearest(tmp_path):
+    (tmp_path / "mine.py").write_text("Schools = third = 1")
+    assert "it has Schools, third. Did you mean 'Schools'?" in refused("fit", f"{tmp_path / 'mine.py'}:schols")
 
 
 def test_a_mistake_in_a_shell_leaves_no_traceback():

@@ -299,6 +299,23 @@ def test_predictions_at_new_data_by_set_data_or_by_name(straight):
         fit.predict({"x": new})
 
 
+@pytest.mark.parametrize("observed_as_data", [False, True])
+def test_an_observed_variable_without_dims_follows_new_data(observed_as_data):
+    with pm.Model() as plain:
+        x = pm.Data("x", X[:, 0])
+        y = pm.Data("seen", X[:, 1]) if observed_as_data else X[:, 1]
+        pm.Normal("y", x * pm.Normal("b"), 0.01, observed=y)
+        pm.Normal("same", 0.0, 1.0, observed=X[:, 1])  # nothing to follow
+    predictive = yo.from_pymc(plain).predictive
+    for new in ([1.0, 2.0], [3.0]):  # one row must not be spread over the old rows
+        made = predictive.with_arguments(0, {"b": np.full(50, 2.0)}, {"x": new})
+        np.testing.assert_allclose(made["y"].mean(0), 2.0 * np.array(new), atol=0.01)
+        assert made["same"].shape == (50, 60) and plain["x"].get_value().shape == (60,)
+    with plain:
+        pm.set_data({"x": [1.0, 2.0, 3.0]})
+    assert predictive.with_arguments(0, {"b": np.zeros(5)}, {})["y"].shape == (5, 3)
+
+
 def test_labelled_output_has_replicated_data_with_dims_and_coords(straight):
     pytest.importorskip("arviz_base")
     from yoasovi.report import checks
@@ -317,10 +334,10 @@ def test_prediction_says_what_is_missing(straight, tmp_path, fitted):
     again = yo.load(tmp_path / "fit", model=yo.from_pymc(straight[0]))
     np.testing.assert_array_equal(again.predict(n=10)["y"], straight[1].predict(n=10)["y"])
     assert fitted.predict(n=20)["y"].shape == (20, 150)
-    with pm.Model() as stiff:  # no dims: y has the shape of its observations
-        pm.Normal("y", pm.Data("X", X)[:, 0] * pm.Normal("b"), 1.0, observed=X[:, 1])
-    with pytest.raises(ValueError, match=r"cannot be drawn from at these data.*shape=x\.shape"):
-        yo.from_pymc(stiff).predictive.with_arguments(0, {"b": np.zeros(2)}, {"X": X[:3]})
+    with pm.Model() as two:
+        pm.Normal("y", pm.Data("X", X)[:, 0] * pm.Normal("b") + pm.Data("w", X[:, 0]), 1.0, observed=X[:, 1])
+    with pytest.raises(ValueError, match=r"cannot be drawn from at these data \(X \(3, 3\), w \(60,\)\).*shape=x\.shape"):
+        yo.from_pymc(two).predictive.with_arguments(0, {"b": np.zeros(2)}, {"X": X[:3]})
     with pm.Model() as blind:
         pm.Normal("b")
     with pytest.raises(ValueError, match="no observed variable: it has nothing to predict"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -27,3 +29,22 @@ def positive_number(name: str, owner: str, value: Any) -> None:
     """Check that `value` is a finite number above zero."""
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
     check(ok, name, owner, "a positive finite number", value)
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of what an error says; PyTensor's go on with the whole graph."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Give a hint at the known name that is most like this one; nothing if none is."""
+    plain = {k.lower(): k for k in known}
+    close = get_close_matches(name.lower(), plain, 1)
+    return f" Did you mean {plain[close[0]]!r}?" if close else ""
+
+
+def absent(error: KeyError, sites: Iterable[str], data: Any) -> str:
+    """Say which name a user's function did not find, among which sites and data."""
+    keys = [str(k) for k in data] if isinstance(data, Mapping) else []
+    there = f"the sites {', '.join(sites)}" + (f" and the data {', '.join(keys)}" if keys else "")
+    return f"{error}, which is not there; there are {there}.{did_you_mean(str(error.args[0]), [*sites, *keys])}"

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from yoasovi.answer.result import Fit, Seconds
+from yoasovi.calling import sort_out
 from yoasovi.drive import drive, lane
 from yoasovi.errors import check, positive_integer
 from yoasovi.families import Factorised, FullRank, Gaussian, LowRank, MeanField
@@ -44,9 +45,9 @@ _FEWEST_DRAWS, _MOST_DRAWS, _ENOUGH, _CLOSEST = 64, 1000, 0.01, 8
 
 def fit(
     model: Any,
+    *args: Any,
     method: str | Method = "yoasovi",
     family: Any = "auto",
-    *,
     seed: int = 0,
     max_steps: int | None = None,
     restarts: int = 1,
@@ -65,7 +66,10 @@ def fit(
     Parameters
     ----------
     model
-        A `Model`, a NumPyro model function without arguments, or a PyMC model.
+        A `Model`, a NumPyro model function, or a PyMC model.
+    *args
+        The arguments of a NumPyro model function, also by keyword: `fit(fn, x, y=y)` is `fit(from_numpyro(fn, x, y=y))`.
+        Or a name or `Method` that is the method, and a family.
     method, family
         A name (`yoasovi methods` lists them) or a `Method`, with its own `settings`; a family or its name.
     seed
@@ -84,7 +88,8 @@ def fit(
                    nonfinite=nonfinite, max_nonfinite=max_nonfinite, **settings)  # fmt: skip
     if optimizer is not None:
         settings["optimizer"] = optimizer
-    chosen = named(method, **settings)
+    given = sort_out(model, args, method, family, settings, _OWN)
+    chosen = named(given.method, **given.settings)
     for name, value in (("batch_size", batch_size), ("mesh", mesh)):
         if value is not None:
             raise NotImplementedError(f"`{name}` of `fit` is not available yet.")
@@ -92,8 +97,8 @@ def fit(
     with Interrupts() as interrupts, Progress(options.progress, chosen, options.max_steps) as show:
         clock.watch, clock.guard = show.compiling, interrupts.run
         with clock.stage("model"):
-            model = as_model(model)
-            family, why = choose_family(model, chosen, family)
+            model = as_model(model, *given.args, **given.kwargs)
+            family, why = choose_family(model, chosen, given.family)
             chosen = chosen.for_family(model, family)
         options = options._replace(max_steps=max_steps or chosen.max_steps)  # that form has a limit of its own
         answer = _fit(model, chosen, family, why, options, clock, interrupts, show)
@@ -107,8 +112,11 @@ def _asked(**given) -> dict[str, str]:
     return {k: repr(v) for k, v in given.items() if k not in usual or type(v) is not type(usual[k]) or v != usual[k]}
 
 
-def as_model(model: Any) -> Model:
-    """Take a model from whichever library it comes."""
+_OWN = {k for k, p in inspect.signature(fit).parameters.items() if p.kind == p.KEYWORD_ONLY}
+
+
+def as_model(model: Any, /, *args, **kwargs) -> Model:
+    """Take a model from whichever library it comes; a NumPyro model function with its arguments."""
     if isinstance(model, Model):
         return model
     if any(kind.__module__.split(".")[0] == "pymc" for kind in type(model).__mro__):
@@ -118,7 +126,7 @@ def as_model(model: Any) -> Model:
     if callable(model):
         from yoasovi.numpyro import from_numpyro
 
-        return from_numpyro(model)
+        return from_numpyro(model, *args, **kwargs)
     raise ValueError(f"`model` of `fit` must be a Model, a NumPyro model function or a PyMC model; got {model!r}.")
 
 

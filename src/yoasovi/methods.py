@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from yoasovi.acceptance import Always, Metropolis, Naive, Step
 from yoasovi.draws import Mirrored, MonteCarlo, Sobol
-from yoasovi.errors import check
+from yoasovi.errors import check, did_you_mean
 from yoasovi.families.base import Gaussian
 from yoasovi.gradients import JamesStein, NaturalScore, RaoBlackwell, Reparam, Score, Values
 from yoasovi.kernels.programs import precision
@@ -186,8 +185,7 @@ def method(name: str | Method, **settings) -> Method:
             raise ValueError(f"settings {sorted(settings)} go with a method's name; a `Method` already has its parts.")
         return name
     if name not in METHODS:
-        close = get_close_matches(str(name), METHODS, 1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(str(name), METHODS)
         raise ValueError(f"`method` of `fit` must be one of {', '.join(METHODS)}; got {name!r}.{hint}")
     allowed = inspect.signature(METHODS[name]).parameters
     if unknown := sorted(set(settings) - set(allowed)):

@@ -13,6 +13,7 @@ from numpyro.distributions import biject_to
 from scipy.special import digamma, polygamma
 
 from yoasovi.climb import climb
+from yoasovi.errors import check
 from yoasovi.kernels.programs import precision
 from yoasovi.model import Model, Params
 from yoasovi.randomness import Purpose, stream, words
@@ -62,7 +63,11 @@ def places(model: Model, seed: int, lanes: int) -> tuple[np.ndarray, np.ndarray]
 
 def own_start(model: Model, seed: int, lane: int) -> Params:
     """Give the point where the model itself wants to begin; empty if it does not say."""
-    return {} if model.start is None else _started(model.start, seed, lane)
+    given = {} if model.start is None else _started(model.start, seed, lane)
+    sites = [s.name for s in (*model.density.sites, *model.density.local_sites)]
+    unknown = sorted(set(given) - set(sites))
+    check(not unknown, "start", "Model", f"a function giving values of the sites ({', '.join(sites)})", unknown)
+    return given
 
 
 def own_free_start(model: Model, seed: int, lane: int) -> Params:

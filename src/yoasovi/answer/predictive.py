@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from yoasovi.errors import check, positive_integer
+from yoasovi.errors import absent, check, positive_integer
 from yoasovi.kernels.programs import Bound, Clock, Held
 from yoasovi.model import HostDensity, WholeDensity
 from yoasovi.randomness import Purpose, open_uniform, stream
@@ -22,10 +22,11 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
     Parameters
     ----------
     data
-        None: where the model's own data are. Otherwise what takes its place: for regressions and networks {"X": ...}
-        (and "log_exposure" for Poisson), for hierarchical models {"group": ..., "sd": ...}; for a NumPyro model its
-        arguments by name, observed ones as None, as `numpyro.infer.Predictive` wants them; for a PyMC model its
-        `pm.Data` by name (None: what they hold now, after a `pm.set_data` too).
+        None: where the model's own data are. Otherwise what takes its place: for regressions and networks X, or
+        {"X": ...} (and "exposure" for Poisson); for hierarchical models the labels of groups, or {"group": ...,
+        "sd": ...}; for a mixture anything as long as the draws should be; for a NumPyro model its arguments by name,
+        without the observed ones; for a PyMC model its `pm.Data` by name (None: what they hold now, after a
+        `pm.set_data` too).
     n, seed, corrected
         As in `Fit.sample`.
 
@@ -39,22 +40,28 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
         raise ValueError(
             f"`predict` needs `predictive` of `Model`, a function of (key, params, data); {fit.model.name} has none."
         )
-    draws = fit.sample(n, seed, corrected)
-    by_name = getattr(rule, "with_arguments", None)
+    data = None if isinstance(data, dict) and not data else data
+    by_name, read = getattr(rule, "with_arguments", None), getattr(rule, "read", None)
     if by_name is None or (data is None and callable(rule)):
-        return _in_blocks(rule, fit.model.data if data is None else data, draws, seed)
+        at = fit.model.data if data is None else data if read is None else read(data, fit.model.data)
+        draws = fit.sample(n, seed, corrected)
+        try:
+            return in_blocks(rule, at, draws, seed)
+        except KeyError as error:
+            raise ValueError(f"`predictive` of `Model` asks for {absent(error, draws, at)}") from error
     check(data is None or isinstance(data, dict), "data", "predict", "a dict of the model's arguments or data", data)
-    return by_name(seed, draws, data or {})
+    return by_name(seed, fit.sample(n, seed, corrected), data or {})
 
 
 def replicate(model: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
     """Draw the data of the fit anew, one data set per draw of the parameters."""
     if callable(model.predictive):
-        return _in_blocks(model.predictive, model.data, draws, seed)
+        return in_blocks(model.predictive, model.data, draws, seed)
     return model.predictive.with_arguments(seed, draws, model.predictive.fitted)  # PyMC's, whose data may have changed
 
 
-def _in_blocks(rule: Any, data: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
+def in_blocks(rule: Any, data: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
+    """Draw by a rule of (key, params, data), compiled, one data set per draw of the parameters."""
     n = len(next(iter(draws.values())))
     keys = stream(seed, Purpose.PREDICTION).integers(0, 2**32, size=(n, 2), dtype=np.uint32)
     program = Bound(_predicted, (rule,), Held(data), Clock())

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from yoasovi.answer.correction import KERNELS_UP_TO, Pool, pool
+from yoasovi.display import table
 from yoasovi.errors import check, positive_integer
 from yoasovi.families import Gaussian
 from yoasovi.kernels import kernels_of
@@ -324,6 +325,16 @@ class Fit:
         from yoasovi.files.saving import save
 
         save(self, folder, overwrite)
+
+    def _repr_html_(self) -> str:
+        said = {
+            "ELBO": f"{self.elbo} on fresh draws", "stopped": str(self.stop_reason), "method": self.method.name,
+            "family": f"{self.family.name} ({self.family_reason})", "steps": f"{self.num_steps:,}",
+            "evaluations": f"{self.num_gradients:,} gradients, {self.num_values:,} values",
+            "seconds": f"{self.seconds.compile:.1f} compiling, {self.seconds.run:.2f} running",
+            "verdict": self.verdict.grade if self.verdict else "fit.diagnose() gives it",
+        }  # fmt: skip
+        return table(f"Fit of {self.model.name}", said.items())
 
     def __repr__(self):
         state = "converged" if self.converged else self.stop_reason.name.lower()

@@ -17,6 +17,7 @@ from yoasovi.cli.reproduce import reproduce
 from yoasovi.cli.runs import (
     Row,
     as_json,
+    check_outputs,
     command,
     dic,
     keep_programs,
@@ -27,7 +28,7 @@ from yoasovi.cli.runs import (
     waiting,
     write_report,
 )
-from yoasovi.cli.settings import read_settings
+from yoasovi.cli.settings import check_method, read_settings
 from yoasovi.cli.tables import console, footnotes, print_notes, print_rows
 
 app = typer.Typer(cls=OneLineErrors, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -82,7 +83,7 @@ CheckpointFolder = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from --checkpoint; begin if nothing is there.")]
 EverySeconds = Annotated[float, typer.Option(metavar="S", help="Seconds between two checkpoints.")]
 EverySteps = Annotated[int | None, typer.Option(metavar="N", help="Also write a checkpoint after so many iterations.")]
-Save = Annotated[str | None, typer.Option("--save", metavar="DIR", help="Write the fit to this folder, for yoasovi.load.")]
+Save = Annotated[str | None, typer.Option("--save", metavar="DIR", help="Write the fit here, for `yoasovi report DIR`.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No live progress (there is none where stderr is no terminal).")]
 Report = Annotated[str | None, typer.Option("--report", metavar="FILE.html", help="Also write a report: one HTML file.")]
 
@@ -108,7 +109,7 @@ def methods(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="S
     from rich import box
     from rich.table import Table
 
-    from yoasovi.methods import METHODS, method, summaries
+    from yoasovi.methods import METHODS, summaries
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     if name is None:
@@ -117,7 +118,7 @@ def methods(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="S
         for row in summaries().items():
             table.add_row(*row)
     else:
-        method(name)  # complains of an unknown name
+        check_method(name)
         table.add_column("setting of " + name, no_wrap=True)
         table.add_column("default")
         for setting in inspect.signature(METHODS[name]).parameters.values():
@@ -156,6 +157,7 @@ def fit(
 ):
     """Fit a model and say how good the answer is."""
     given = given_data(data, target, columns, group, sd)
+    check_outputs(save, report_)  # before an hour is spent
     with waiting("loading", quiet):
         settings = read_settings(set_, [method])[method]
         found = find_model(model, method, given)
@@ -164,10 +166,6 @@ def fit(
         from yoasovi.files.checkpoint import Checkpoint
 
         options["checkpoint"] = Checkpoint(checkpoint, checkpoint_seconds, checkpoint_steps)
-    if save is not None:
-        from yoasovi.files.saving import free_folder
-
-        free_folder(save)  # before an hour is spent
     with redirect_stdout(sys.stderr):  # what a model prints must not get between the lines of the answer
         answer = run(found, method, seed, quiet, options)
         row = Row(method, [answer], [dic(answer)])
@@ -224,6 +222,7 @@ def compare(
     from yoasovi.errors import positive_integer
 
     positive_integer("seeds", "compare", seeds)
+    check_outputs(None, report_)
     with waiting("loading", quiet):
         from yoasovi.methods import METHODS
     names = list(METHODS) if methods == "all" else list(dict.fromkeys(x.strip() for x in methods.split(",") if x.strip()))
@@ -259,7 +258,7 @@ def compare(
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN_DIR", help="A folder that `fit.save` wrote.")],
+    run: Annotated[str, typer.Argument(metavar="RUN_DIR", help="A folder that `yoasovi fit --save` wrote.")],
     out: Annotated[str, typer.Option(metavar="FILE.html", help="Where to write the report.")] = "report.html",
 ):
     """Write the report of a saved fit: one HTML file that needs nothing else."""
@@ -267,9 +266,15 @@ def report(
 
     from yoasovi.files.saving import load
 
+    check_outputs(None, out, "--out")
     if not Path(run).is_dir():
         raise ValueError(f"no folder {run}: give one that `fit.save` or `yoasovi fit --save` wrote.")
     answer = load(run)
+    if answer.verdict is None:
+        raise ValueError(
+            f"{run} has no verdict, with which a report begins: save the fit by `yoasovi fit --save`, or in Python after "
+            "`fit.diagnose()`."
+        )
     with redirect_stdout(sys.stderr):
         path = answer.report(out)
         verdict = answer.diagnose()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoasovi.cli.data import Given, mixture, model_on
+from yoasovi.errors import did_you_mean
 
 if TYPE_CHECKING:
     from yoasovi.model import Model
@@ -36,7 +37,8 @@ def find_model(text: str, method: str = "yoasovi", given: Given | None = None) -
         raise ValueError("--data goes with the built-in models; a model in path.py:name reads its own data.")
     path, colon, name = text.rpartition(":")
     if not colon or not path.endswith(".py"):
-        raise ValueError(f"no model {text!r}: it must be one of {', '.join(BUILT_INS)}, or path.py:name.")
+        hint = did_you_mean(text, BUILT_INS)
+        raise ValueError(f"no model {text!r}: it must be one of {', '.join(BUILT_INS)}, or path.py:name.{hint}")
     return _from_file(path, name)
 
 
@@ -96,7 +98,7 @@ def _from_file(path: str, name: str) -> Model:
             raise ValueError(f"{path} failed to import: {type(error).__name__}: {error}{_line_in(file, error)}") from error
         if not hasattr(module, name):
             public = [k for k, v in vars(module).items() if not k.startswith("_") and not inspect.ismodule(v)]
-            raise ValueError(f"{path} has no {name!r}; it has {', '.join(public) or 'nothing'}.")
+            raise ValueError(f"{path} has no {name!r}; it has {', '.join(public) or 'nothing'}.{did_you_mean(name, public)}")
         try:
             return as_model(_called(getattr(module, name)))
         except Exception as error:

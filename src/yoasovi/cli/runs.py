@@ -87,6 +87,24 @@ def keep_programs() -> None:
         os.environ[VARIABLE] = str(usual_folder())
 
 
+def check_outputs(save: str | None, report: str | None, option: str = "--report") -> None:
+    """Refuse a folder or a file that could not be written, before anything is run."""
+    if save is not None:
+        from yoasovi.files.saving import FILE
+
+        folder = Path(save)
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"--save must be a folder; {save} is a file.")
+        if (folder / FILE).exists():
+            raise ValueError(f"--save: {save} holds a fit already; choose another folder, or remove that one.")
+    if report is not None:
+        path = Path(report)
+        if path.suffix not in (".html", ".htm") or path.is_dir():
+            raise ValueError(f"{option} must be a file that ends in .html; got {report}.")
+        if not path.parent.is_dir():
+            raise ValueError(f"{option}: there is no folder {path.parent}; make it first, or choose another.")
+
+
 @contextmanager
 def quiet_warnings() -> Iterator[None]:
     """Leave out the warning of a poor fit where the verdict itself is printed."""

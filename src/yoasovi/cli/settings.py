@@ -6,6 +6,8 @@ import ast
 import inspect
 from typing import Any
 
+from yoasovi.errors import did_you_mean
+
 
 def read_settings(pairs: list[str] | None, names: list[str]) -> dict[str, dict[str, Any]]:
     """Read pairs NAME=VALUE and give each method those it takes; one that no method takes is an error."""
@@ -16,16 +18,24 @@ def read_settings(pairs: list[str] | None, names: list[str]) -> dict[str, dict[s
             raise ValueError(f"--set must be NAME=VALUE; got {pair!r}.")
         name = name.strip().replace("-", "_")
         given[name] = parse_setting(name, value.strip())
-    from yoasovi.methods import METHODS, method
+    from yoasovi.methods import METHODS
 
     for name in names:
-        method(name)
+        check_method(name)
     allowed = {name: inspect.signature(METHODS[name]).parameters for name in names}
     for setting in given:
         if not any(setting in a for a in allowed.values()):
             takes = sorted({x for a in allowed.values() for x in a})
             raise ValueError(f"{' and '.join(names)} has no setting {setting!r}; it takes {', '.join(takes)}.")
     return {name: {k: v for k, v in given.items() if k in a} for name, a in allowed.items()}
+
+
+def check_method(name: str) -> None:
+    """Refuse a name that no method has."""
+    from yoasovi.methods import METHODS
+
+    if name not in METHODS:
+        raise ValueError(f"no method {name!r}: it must be one of {', '.join(METHODS)}.{did_you_mean(name, METHODS)}")
 
 
 def parse_setting(name: str, text: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,12 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution, ImproperUniform, biject_to, constraints
+from numpyro.distributions import Distribution, ExpandedDistribution, ImproperUniform, Independent, biject_to, constraints
 
-from yoasovi.errors import check
+from yoasovi.display import table
+from yoasovi.errors import absent, check
 from yoasovi.kernels.programs import precision
 from yoasovi.model.density import Density, Inputs, Params, Rule, Site, local_law, widest
 from yoasovi.model.external import HostDensity
+
+_SHOWN = 8  # sites that are named where a model is shown
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -96,7 +100,9 @@ class Model:
         check(isinstance(supports, Mapping) and supports, "supports", "Model.from_log_density", "a dict", supports)
         shapes = dict(shapes or {})
         if unknown := set(shapes) - set(supports):
-            raise ValueError(f"`shapes` of `Model.from_log_density` names {sorted(unknown)}, not in `supports`.")
+            raise ValueError(
+                f"`shapes` of `Model.from_log_density` names {sorted(unknown)}; `supports` has {', '.join(supports)}."
+            )
         prior = {k: ImproperUniform(c, (), tuple(shapes.get(k, ()))) for k, c in supports.items()}
         return cls(prior=prior, log_likelihood=WholeDensity(fn), **fields)
 
@@ -143,6 +149,8 @@ class Model:
         try:
             with precision():
                 program, out = jax.make_jaxpr(self.log_likelihood, return_shape=True)(point, self.data)
+        except KeyError as error:
+            raise ValueError(f"`log_likelihood` of `Model` asks for {absent(error, point, self.data)}") from error
         except Exception as error:
             raise ValueError(f"`log_likelihood` of `Model` failed on parameters of the prior's shapes: {error}") from error
         shape = getattr(out, "shape", None)
@@ -159,6 +167,25 @@ class Model:
         """Whether log p is a function that the host calls."""
         return isinstance(self.log_likelihood, HostDensity)
 
+    def __repr__(self):
+        sites = [" ".join((s.name, str(s.shape))) if s.shape else s.name for s in self._sites]
+        shown = ", ".join([*sites[:_SHOWN], *(["..."] if len(sites) > _SHOWN else [])])
+        return f"Model({self.name}, {self._size}: {shown})"
+
+    def _repr_html_(self) -> str:
+        rows = [(s.name, str(s.shape) if s.shape else "", _law(self, s)) for s in self._sites[:_SHOWN]]
+        more = [("...", "", "")] if len(self._sites) > _SHOWN else []
+        return table(f"{self.name}: {self._size}", [*rows, *more], ("site", "shape", "prior"))
+
+    @property
+    def _sites(self) -> tuple[Site, ...]:
+        return (*self.density.sites, *self.density.local_sites)
+
+    @property
+    def _size(self) -> str:
+        count, local = (sum(math.prod(s.shape) for s in x) for x in (self.density.sites, self.density.local_sites))
+        return f"{count:,} parameter{'s' if count != 1 else ''}" + (f", {local:,} latents of observations" if local else "")
+
 
 @dataclass(frozen=True)
 class WholeDensity:
@@ -171,6 +198,13 @@ class WholeDensity:
         if value.shape != ():
             raise ValueError(f"`fn` of `Model.from_log_density` must return a scalar; got shape {value.shape}")
         return value[None]
+
+
+def _law(model: Model, site: Site) -> str:
+    law = model.prior.get(site.name, model.local.get(site.name))
+    while isinstance(law, ExpandedDistribution | Independent):
+        law = law.base_dist
+    return "flat" if isinstance(law, ImproperUniform) else type(law).__name__ if isinstance(law, Distribution) else "local"
 
 
 def _site(name: str, law: Distribution) -> Site:

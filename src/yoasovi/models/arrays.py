@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,3 +49,13 @@ def broadcast(name: str, owner: str, array: np.ndarray, shape: tuple[int, ...]) 
 def one_of(name: str, owner: str, value: Any, *choices: str) -> None:
     """Check that `value` is one of the named choices."""
     check(value in choices, name, owner, f"one of {', '.join(map(repr, choices))}", value)
+
+
+def by_name(given: Any, *names: str) -> dict[str, Any]:
+    """Take the `data` of `predict`: a dict with these names, the first of which is needed, or what that one stands for."""
+    if not isinstance(given, Mapping):
+        return {names[0]: given}
+    unknown = sorted(map(str, set(given) - {*names, "y"}))  # y is what is predicted: given or not, it is not looked at
+    check(not unknown, "data", "predict", f"a dict with keys among {', '.join(map(repr, names))}", unknown)
+    check(names[0] in given, "data", "predict", f"a dict with {names[0]!r}", [*given])
+    return dict(given)

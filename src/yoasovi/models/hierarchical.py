@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 
 from yoasovi.errors import check, positive_number
 from yoasovi.model import Model, Params
-from yoasovi.models.arrays import numbers, positive
+from yoasovi.models.arrays import by_name, numbers, positive
 
 
 def HierarchicalNormal(
@@ -48,7 +48,8 @@ def HierarchicalNormal(
     centre = float(numbers("prior_mean", owner, prior_mean, 0))
     if group is None and sd is None:
         raise ValueError(f"`sd` of `{owner}` must be given when `group` is not: one value per group cannot tell them apart.")
-    index, size, share = _groups(owner, y, group)
+    labels, index, share = _groups(owner, y, group)
+    size = len(labels)
     data = {"y": y, "group": index}
     prior = {"mu": dist.Normal(centre, float(prior_scale)), "tau": dist.HalfCauchy(float(tau_scale))}
     if sd is None:
@@ -62,7 +63,7 @@ def HierarchicalNormal(
         prior["offset"] = dist.Normal(np.zeros(size), np.ones(size)).to_event(1)
     return Model(
         prior=prior, log_likelihood=GroupNormal(centered), data=data, name="hierarchical normal",
-        log_marginal=GroupNormal(False) if centered else None, predictive=group_predictive,
+        log_marginal=GroupNormal(False) if centered else None, predictive=GroupDraw(labels),
         deterministics=None if centered else group_mean,
     )  # fmt: skip
 
@@ -83,10 +84,31 @@ def _theta(params: Params) -> jax.Array:
     return params["mu"] + params["tau"] * params["offset"] if "offset" in params else params["theta"]
 
 
-def group_predictive(key: jax.Array, params: Params, data: Any) -> jax.Array:
-    """Draw y_i ~ N(theta_g(i), sd_i^2) from the groups that are there."""
-    theta = _theta(params)
-    return dist.Normal(theta[data["group"]], data["sd"] if "sd" in data else params["sigma"]).sample(key)
+@dataclass(frozen=True)
+class GroupDraw:
+    """Draws y_i ~ N(theta_g(i), sd_i^2) from the groups that are there."""
+
+    labels: tuple[Any, ...]
+
+    def __call__(self, key: jax.Array, params: Params, data: Any) -> jax.Array:
+        """Give new observations, shape (N,)."""
+        theta = _theta(params)
+        return dist.Normal(theta[data["group"]], data["sd"] if "sd" in data else params["sigma"]).sample(key)
+
+    def read(self, given: Any, fitted: Any) -> dict[str, np.ndarray]:
+        """Take the labels of groups, or a dict with them and their known noise, in place of the data of the fit."""
+        given = by_name(given, "group", *(("sd",) if "sd" in fitted else ()))
+        group = np.atleast_1d(np.asarray(given["group"]))
+        places = {label: i for i, label in enumerate(self.labels)}
+        unknown = [x for x in dict.fromkeys(group.tolist()) if x not in places]
+        known = ", ".join(map(repr, self.labels[:12])) + (", ..." if len(self.labels) > 12 else "")
+        check(not unknown, "data['group']", "predict", f"of groups in the fit ({known})", unknown)
+        data = {"group": np.array([places[x] for x in group.tolist()])}
+        if "sd" in fitted:
+            sd = given.get("sd", fitted["sd"][0] if np.ptp(fitted["sd"]) == 0 else None)
+            check(sd is not None, "data", "predict", "a dict with 'group' and 'sd', which differs by observation", [*given])
+            data["sd"] = positive("data['sd']", "predict", sd, group.shape)
+        return data
 
 
 @dataclass(frozen=True)
@@ -108,13 +130,13 @@ class GroupNormal:
         return value + data["share"] * dist.Normal(params["mu"], params["tau"]).log_prob(theta)[data["group"]]
 
 
-def _groups(owner: str, y: np.ndarray, group: Any) -> tuple[np.ndarray, int, np.ndarray]:
-    """Give each observation a group number from 0; also how many there are, and its share of that group."""
+def _groups(owner: str, y: np.ndarray, group: Any) -> tuple[tuple[Any, ...], np.ndarray, np.ndarray]:
+    """Give the groups' labels, each observation's group as a number from 0, and its share of that group."""
     if group is None:
-        return np.arange(y.size), y.size, np.ones(y.size)
+        return tuple(range(y.size)), np.arange(y.size), np.ones(y.size)
     group = np.asarray(group)
     check(group.shape == y.shape, "group", owner, f"of the shape of `y`, {y.shape}", f"shape {group.shape}")
     if group.dtype.kind == "f":
         check(np.isfinite(group).all(), "group", owner, "without missing labels", "NaN or infinite labels")
-    _, index, counts = np.unique(group, return_inverse=True, return_counts=True)
-    return index, counts.size, 1.0 / counts[index]
+    labels, index, counts = np.unique(group, return_inverse=True, return_counts=True)
+    return tuple(labels.tolist()), index, 1.0 / counts[index]

@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 from yoasovi.errors import check, positive_integer, positive_number
 from yoasovi.model import Model, Params
 from yoasovi.models.arrays import design
+from yoasovi.models.regression import RowDraw
 
 SLOPE = 0.01  # of the leaky ReLU below zero
 START_SD = 0.1  # of the weights a fit begins with: small, but not alike, or the hidden units would stay alike
@@ -48,9 +49,10 @@ def NeuralNetwork(
         shapes |= {f"w{layer}": (n_in, n_out), f"b{layer}": (n_out,)}
     prior = {k: dist.Normal(np.zeros(s), np.full(s, float(prior_scale))).to_event(len(s)) for k, s in shapes.items()}
     prior["noise"] = dist.Uniform(0.0, float(max_noise))
+    network = NetworkNormal(len(hidden) + 1)
     return Model(
-        prior=prior, log_likelihood=NetworkNormal(len(hidden) + 1), data={"X": X, "y": y}, name="neural network",
-        start=SmallWeights(tuple(shapes.items())), predictive=NetworkDraw(NetworkNormal(len(hidden) + 1)),
+        prior=prior, log_likelihood=network, data={"X": X, "y": y}, name="neural network",
+        start=SmallWeights(tuple(shapes.items())), predictive=RowDraw(network.law, X.shape[1]),
     )  # fmt: skip
 
 
@@ -69,20 +71,13 @@ class NetworkNormal:
                 h = jax.nn.leaky_relu(h, SLOPE)
         return h[:, 0]
 
+    def law(self, params: Params, data: Any) -> dist.Distribution:
+        """Give N(f(x_i), noise^2)."""
+        return dist.Normal(self.mean(params, data["X"]), params["noise"])
+
     def __call__(self, params: Params, data: Any) -> jax.Array:
         """Give the log density of each y_i, shape (N,)."""
-        return dist.Normal(self.mean(params, data["X"]), params["noise"]).log_prob(data["y"])
-
-
-@dataclass(frozen=True)
-class NetworkDraw:
-    """Draws y_i ~ N(f(x_i), noise^2)."""
-
-    network: NetworkNormal
-
-    def __call__(self, key: jax.Array, params: Params, data: Any) -> jax.Array:
-        """Give new observations, shape (N,)."""
-        return dist.Normal(self.network.mean(params, data["X"]), params["noise"]).sample(key)
+        return self.law(params, data).log_prob(data["y"])
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from scipy.special import gammaln
 
 from yoasovi.errors import check, positive_number
 from yoasovi.model import Model, Params
-from yoasovi.models.arrays import design, one_of, positive
+from yoasovi.models.arrays import by_name, design, numbers, one_of, positive
 
 NOISE_PRIORS = {"half_normal": dist.HalfNormal, "half_cauchy": dist.HalfCauchy}
 
@@ -45,7 +45,7 @@ def LinearRegression(
     positive_number("noise_scale", owner, noise_scale)
     prior = _priors(owner, X, prior_scale, intercept) | {"noise": NOISE_PRIORS[noise_prior](float(noise_scale))}
     begin = {"intercept": float(y.mean()), "noise": float(y.std()) or float(noise_scale)}
-    return _regression("linear regression", prior, normal_likelihood, normal_predictive, {"X": X, "y": y}, begin)
+    return _regression("linear regression", prior, normal_likelihood, normal_law, {"X": X, "y": y}, begin)
 
 
 def LogisticRegression(X: Any, y: Any, prior_scale: float = 2.5, *, intercept: bool = True) -> Model:
@@ -58,7 +58,7 @@ def LogisticRegression(X: Any, y: Any, prior_scale: float = 2.5, *, intercept: b
     X, y = design(owner, X, y)
     check(np.isin(y, (0.0, 1.0)).all(), "y", owner, "0 or 1", f"values {np.unique(y)[:6]}")
     prior = _priors(owner, X, prior_scale, intercept)
-    return _regression("logistic regression", prior, bernoulli_likelihood, bernoulli_predictive, {"X": X, "y": y})
+    return _regression("logistic regression", prior, bernoulli_likelihood, bernoulli_law, {"X": X, "y": y})
 
 
 def PoissonRegression(X: Any, y: Any, prior_scale: float = 2.5, *, exposure: Any = 1.0, intercept: bool = True) -> Model:
@@ -75,7 +75,7 @@ def PoissonRegression(X: Any, y: Any, prior_scale: float = 2.5, *, exposure: Any
     data = {"X": X, "y": y, "log_exposure": np.log(exposure), "log_factorial": gammaln(y + 1.0)}
     begin = {"intercept": float(np.log((y.sum() + 0.5) / exposure.sum()))}
     prior = _priors(owner, X, prior_scale, intercept)
-    return _regression("poisson regression", prior, poisson_likelihood, poisson_predictive, data, begin)
+    return _regression("poisson regression", prior, poisson_likelihood, poisson_law, data, begin)
 
 
 def predictor(params: Params, X: jax.Array) -> jax.Array:
@@ -88,9 +88,9 @@ def normal_likelihood(params: Params, data: Any) -> jax.Array:
     return dist.Normal(predictor(params, data["X"]), params["noise"]).log_prob(data["y"])
 
 
-def normal_predictive(key: jax.Array, params: Params, data: Any) -> jax.Array:
-    """Draw y_i ~ N(a + x_i b, noise^2)."""
-    return dist.Normal(predictor(params, data["X"]), params["noise"]).sample(key)
+def normal_law(params: Params, data: Any) -> dist.Distribution:
+    """Give N(a + x_i b, noise^2)."""
+    return dist.Normal(predictor(params, data["X"]), params["noise"])
 
 
 def bernoulli_likelihood(params: Params, data: Any) -> jax.Array:
@@ -99,20 +99,41 @@ def bernoulli_likelihood(params: Params, data: Any) -> jax.Array:
     return data["y"] * eta - jax.nn.softplus(eta)
 
 
-def bernoulli_predictive(key: jax.Array, params: Params, data: Any) -> jax.Array:
-    """Draw y_i, 0 or 1."""
-    return dist.Bernoulli(logits=predictor(params, data["X"])).sample(key)
+def bernoulli_law(params: Params, data: Any) -> dist.Distribution:
+    """Give the law of y_i, 0 or 1."""
+    return dist.Bernoulli(logits=predictor(params, data["X"]))
 
 
-def poisson_predictive(key: jax.Array, params: Params, data: Any) -> jax.Array:
-    """Draw counts; exposures are 1 where the data have none."""
-    return dist.Poisson(jnp.exp(predictor(params, data["X"]) + data.get("log_exposure", 0.0))).sample(key)
+def poisson_law(params: Params, data: Any) -> dist.Distribution:
+    """Give the law of counts."""
+    return dist.Poisson(jnp.exp(predictor(params, data["X"]) + data["log_exposure"]))
 
 
 def poisson_likelihood(params: Params, data: Any) -> jax.Array:
     """Give y_i log rate_i - rate_i - log y_i!."""
     eta = predictor(params, data["X"]) + data["log_exposure"]
     return data["y"] * eta - jnp.exp(eta) - data["log_factorial"]
+
+
+@dataclass(frozen=True)
+class RowDraw:
+    """Draws y_i from its law at x_i."""
+
+    law: Callable[[Params, Any], dist.Distribution]
+    columns: int
+    exposed: bool = False  # whether rows have an exposure, 1 where none is given
+
+    def __call__(self, key: jax.Array, params: Params, data: Any) -> jax.Array:
+        """Give new observations, shape (N,)."""
+        return self.law(params, data).sample(key)
+
+    def read(self, given: Any, fitted: Any) -> dict[str, np.ndarray]:
+        """Take X, or a dict with it, in place of the data of the fit."""
+        given = by_name(given, "X", *(("exposure",) if self.exposed else ()))
+        X = numbers("data['X']", "predict", given["X"], 2)
+        check(X.shape[1] == self.columns, "data['X']", "predict", f"of shape (N, {self.columns})", f"shape {X.shape}")
+        exposure = positive("data['exposure']", "predict", given.get("exposure", 1.0), X.shape[:1])
+        return {"X": X, **({"log_exposure": np.log(exposure)} if self.exposed else {})}
 
 
 @dataclass(frozen=True)
@@ -135,8 +156,9 @@ def _priors(owner: str, X: np.ndarray, prior_scale: float, intercept: bool) -> d
 
 
 def _regression(
-    name: str, prior: dict, likelihood: Callable, predictive: Callable, data: dict, begin: dict[str, float] | None = None
+    name: str, prior: dict, likelihood: Callable, law: Callable, data: dict, begin: dict[str, float] | None = None
 ) -> Model:
     given = {k: v for k, v in (begin or {}).items() if k in prior}
     start = RegressionStart(tuple(given.items())) if given else None
+    predictive = RowDraw(law, data["X"].shape[1], "log_exposure" in data)
     return Model(prior=prior, log_likelihood=likelihood, predictive=predictive, data=data, name=name, start=start)

@@ -77,7 +77,8 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
             data=data,
             deterministics=Deterministics(replay) if replay.has_deterministics else None,
             predictive=Predictive(source, replay),
-            start=PriorDraw(source) if look.discrete else None,  # labels need a start that tells them apart
+            # Labels need a start that tells them apart.
+            start=PriorDraw(source, frozenset((*prior, *replay.local))) if look.discrete else None,
             name=_name(model_fn),
             labels=labels_of(look.sites, terms, replay),
         )

@@ -44,9 +44,12 @@ def kernel(support: constraints.Constraint) -> constraints.Constraint:
 
 def is_observation(site: dict | None) -> bool:
     """Say whether a site is data: observed, and not a `numpyro.factor`, which NumPyro observes too."""
-    if site is None or site["type"] != "sample" or not site["is_observed"]:
-        return False
-    return not any(isinstance(x, dist.Unit) for x in layers(site["fn"]))
+    return site is not None and site["type"] == "sample" and site["is_observed"] and not is_factor(site)
+
+
+def is_factor(site: dict) -> bool:
+    """Say whether a sampled site is a `numpyro.factor`."""
+    return any(isinstance(x, dist.Unit) for x in layers(site["fn"]))
 
 
 def member_dim(term: Any, site: dict | None, plate: str) -> int | None:

@@ -252,11 +252,12 @@ class PriorDraw:
     """A start from the prior; sites with an improper one go anywhere in their support."""
 
     source: Source
+    names: frozenset[str]  # sites of the model: those whose support moves are not among them
 
     def __call__(self, key):
         """Draw it."""
         with validation_enabled(False):
-            return look_once(self.source, key, is_improper).values
+            return {k: v for k, v in look_once(self.source, key, is_improper).values.items() if k in self.names}
 
 
 def find_local(source: Source, looks: tuple[Look, Look]) -> tuple[tuple[str, ...], str | None]:

@@ -33,6 +33,10 @@ class Source(NamedTuple):
         change = lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
         return self._replace(args=jax.tree.map(change, self.args), kwargs=jax.tree.map(change, self.kwargs))
 
+    def forms(self) -> tuple[Source, Source]:
+        """Give it as it is and in JAX: NumPy's arrays do not take traced indices, JAX's cannot give a shape."""
+        return self, self.in_jax()
+
     def sites(self) -> dict[str, dict]:
         """Run the function, for its sites."""
         return trace(self.fn).get_trace(*self.args, **self.kwargs)

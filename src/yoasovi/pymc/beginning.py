@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from yoasovi.pymc.graphs import first_line, on_host
+from yoasovi.errors import first_line
+from yoasovi.pymc.graphs import on_host
 from yoasovi.pymc.sites import FreeVariable
 from yoasovi.pymc.terms import Written
 

@@ -148,8 +148,3 @@ def constants(outputs: list[Any]) -> dict[str, tuple[Any, np.ndarray]]:
                 name = name if name not in found else f"{name}_{len(found)}"
                 found[name] = variable, value
     return found
-
-
-def first_line(error: BaseException) -> str:
-    """Give the first line of what an error says; PyTensor's go on with the whole graph."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from yoasovi.errors import check
+from yoasovi.errors import check, first_line
 from yoasovi.model import Params
-from yoasovi.pymc.graphs import first_line, on_host
+from yoasovi.pymc.graphs import on_host
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,19 +31,20 @@ class RandomGraph:
         known = [x.name for x in self.model.data_vars]
         unknown = sorted(set(changed) - set(known))
         check(not unknown, "data", "predict", f"named after `pm.Data` of the model ({', '.join(known) or 'none'})", unknown)
-        before, coords = {k: self.model[k].get_value() for k in changed}, dict(self.model.coords)
+        if not self.model.observed_RVs:
+            raise ValueError("The PyMC model has no observed variable: it has nothing to predict.")
+        before, coords = {k: self.model[k].get_value() for k in known}, dict(self.model.coords)
         try:
-            _set_data(self.model, changed, self.coords if changed is self.fitted else {})
-            return self._draw(seed, draws)
+            _set_data(self.model, self.fitted, self.coords)
+            outputs = [_following(self.model, rv, draws) for rv in self.model.observed_RVs]
+            _set_data(self.model, {**before, **changed}, self.coords if changed is self.fitted else coords)
+            return self._draw(outputs, seed, draws)
         finally:
             _set_data(self.model, before, coords)
 
-    def _draw(self, seed: int, draws: Params) -> dict[str, np.ndarray]:
+    def _draw(self, outputs: list[Any], seed: int, draws: Params) -> dict[str, np.ndarray]:
         from pymc.sampling.forward import compile_forward_sampling_function
 
-        outputs = self.model.observed_RVs
-        if not outputs:
-            raise ValueError("The PyMC model has no observed variable: it has nothing to predict.")
         lengths, coords = _lengths(self.model), self.model.coords
         same = {k for k in lengths if (lengths[k], coords[k]) == (self.lengths.get(k), self.coords.get(k))}
         fn, _ = compile_forward_sampling_function(
@@ -55,9 +56,10 @@ class RandomGraph:
         try:
             made = [fn(**{k: draws[k][i] for k in given}) for i in range(len(next(iter(draws.values()))))]
         except ValueError as error:
+            held = ", ".join(f"{x.name} {x.get_value(borrow=True).shape}" for x in self.model.data_vars)
             raise ValueError(
-                f"The PyMC model cannot be drawn from at these data: {first_line(error)} An observed variable has the "
-                "shape of its observations, unless it is given `dims` or a `shape` that follow the data: shape=x.shape[0]."
+                f"The PyMC model cannot be drawn from at these data ({held}): {first_line(error).rstrip('.')}. Give all "
+                "that must change together; where an observed variable itself does not follow, give it shape=x.shape[0]."
             ) from error
         return {x.name: np.stack([np.asarray(one[j]) for one in made]) for j, x in enumerate(outputs)}
 
@@ -65,6 +67,26 @@ class RandomGraph:
 def predictive_of(model: Any) -> Any:
     """Give what draws the observed variables of a model."""
     return RandomGraph(model, {x.name: x.get_value() for x in model.data_vars}, dict(model.coords), _lengths(model))
+
+
+def _following(model: Any, rv: Any, draws: Params) -> Any:
+    """Give an observed variable the shape of its parameters, if that is the one of its observations: then it follows them.
+
+    PyMC gives it the shape of the observations once and for all, unless it has `dims` or a `shape` that follow the data.
+    """
+    from pytensor.graph.traversal import ancestors
+    from pytensor.tensor.random.op import RandomVariable
+
+    node, others = rv.owner, [x for x in model.observed_RVs if x is not rv]
+    if not isinstance(node.op, RandomVariable) or rv in ancestors(others):
+        return rv
+    free = node.op(*node.op.dist_params(node), size=None, rng=node.op.rng_param(node), name=rv.name)
+    given = {x: draws[x.name][0] for x in model.free_RVs}
+    try:
+        same = on_host([free], given)[0].shape == on_host([rv], given)[0].shape
+    except Exception:  # operations without NumPy code
+        return rv
+    return free if same else rv
 
 
 def _lengths(model) -> dict[str, int]:

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from yoasovi.errors import first_line
 from yoasovi.kernels.programs import precision
 from yoasovi.model import Params
-from yoasovi.pymc.graphs import constants, first_line, on_host, rewritten, to_jax
+from yoasovi.pymc.graphs import constants, on_host, rewritten, to_jax
 from yoasovi.pymc.sites import FreeVariable
 
 
