@@ -84,11 +84,9 @@ def fit(
         Refuse ("reject") draws that are not finite until `max_nonfinite` in a row, or "raise" at the first.
     """
     clock = Clock()
-    asked = _asked(method=method, family=family, max_steps=max_steps, restarts=restarts, optimizer=optimizer,
-                   nonfinite=nonfinite, max_nonfinite=max_nonfinite, **settings)  # fmt: skip
-    if optimizer is not None:
-        settings["optimizer"] = optimizer
-    given = sort_out(model, args, method, family, settings, _OWN)
+    given = sort_out(model, args, method, family, settings | ({} if optimizer is None else {"optimizer": optimizer}), _OWN)
+    asked = _asked(method=given.method, family=given.family, max_steps=max_steps, restarts=restarts,
+                   nonfinite=nonfinite, max_nonfinite=max_nonfinite, **given.settings)  # fmt: skip
     chosen = named(given.method, **given.settings)
     for name, value in (("batch_size", batch_size), ("mesh", mesh)):
         if value is not None:

@@ -80,7 +80,8 @@ class Fit:
     restart_elbos: list[Estimate] = field(default_factory=list)
     nonfinite: Nonfinite = field(default_factory=Nonfinite)  # `num_nonfinite` by kind
     stop_detail: str = ""  # more on how the fit ended: what broke, or how to resume
-    kept: dict[str, np.ndarray] | None = None  # draws that stand in for the model, in a fit loaded without it
+    kept: dict[str, np.ndarray] | None = None  # draws that stand in for the model, in a fit loaded without it,
+    kept_worth: float = np.nan  # and how many independent ones they are worth
     asked: dict[str, str] | None = None  # arguments of `fit` that differ from its defaults, as Python text; None: not known
     _verdicts: dict[Any, Verdict] = field(default_factory=dict, repr=False, compare=False)
     _pools: dict[int, Pool] = field(default_factory=dict, repr=False, compare=False)
@@ -163,7 +164,9 @@ class Fit:
 
     def effective_size(self, n: int = 4000) -> float:
         """Independent draws, of the posterior where `sample` corrects and of q where it does not, that n draws are worth."""
-        if not self.worth_correcting or self.kept is not None:
+        if self.kept is not None:
+            return min(self.kept_worth, float(n)) if np.isfinite(self.kept_worth) else float(n)
+        if not self.worth_correcting:
             return float(n)
         return 1.0 / (1.0 / self._pool(n).effective_size + 1.0 / n)
 

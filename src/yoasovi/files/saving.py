@@ -163,7 +163,8 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays |= {f"trace.{i:04d}": np.asarray(x) for i, x in enumerate(fit.trace.values())}
     arrays["elbos"] = np.array([fit.elbo, *fit.restart_elbos], float)
     arrays["log_ratio"] = np.asarray(fit.log_ratio, float)
-    arrays["numbers"] = np.array([fit.reported_elbo, fit.seconds.compile, fit.seconds.run], float)
+    worth = fit.effective_size(len(next(iter(draws.values()))))
+    arrays["numbers"] = np.array([fit.reported_elbo, fit.seconds.compile, fit.seconds.run, worth], float)
     return header, arrays
 
 
@@ -260,7 +261,7 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
         if len({len(v) for v in columns.values()}) > 1:
             raise ValueError(f"the {head} of the saved fit have different lengths.")
     elbos = [Estimate(*map(float, row)) for row in arrays["elbos"]]
-    reported, compile, run = map(float, arrays["numbers"])
+    reported, compile, run, *worth = map(float, arrays["numbers"])  # fits of 0.1.0 do not say what their draws are worth
     stages = {str(name): float(seconds) for name, seconds in header.get("stages", {}).items()}
     return Fit(
         model=model or AbsentModel(known["name"], density, density.differentiable),  # type: ignore[arg-type]
@@ -269,7 +270,8 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
         stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run, stages), trace=trace,
         log_ratio=arrays["log_ratio"], reported_elbo=reported, restart_elbos=elbos[1:],
         nonfinite=Nonfinite(*header["nonfinite"]), stop_detail=header["stop_detail"],
-        kept=None if model is not None else draws, _verdicts=_verdicts(header.get("verdict")),
+        kept=None if model is not None else draws, kept_worth=worth[0] if worth else np.nan,
+        _verdicts=_verdicts(header.get("verdict")),
         asked=None if (asked := header.get("asked")) is None else {str(k): str(v) for k, v in asked.items()},
         **{name: header[name] for name in _COUNTS},
     )  # fmt: skip

@@ -26,7 +26,7 @@ class ShownDraws:
     corrected: np.ndarray | None
     site: list[str]  # of each parameter
     sizes: dict[str, int]  # of each site: some are shown in part
-    worth: float  # independent draws
+    worth: float = np.nan  # independent draws
     derived: ShownDraws | None = None  # deterministic sites
 
     @property

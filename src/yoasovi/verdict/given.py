@@ -56,7 +56,7 @@ class Off(NamedTuple):
     name: str
 
 
-class Given:
+class GivenDraws:
     """The draws that a fit gives by default, and what comparing them tells."""
 
     def __init__(self, fit: Any):

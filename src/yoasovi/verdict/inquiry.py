@@ -18,7 +18,7 @@ from yoasovi.verdict import diagnostics, looks
 from yoasovi.verdict.advice import Facts, advise
 from yoasovi.verdict.diagnostics import Estimate, effective_size
 from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict
-from yoasovi.verdict.given import Given, Off
+from yoasovi.verdict.given import GivenDraws, Off
 from yoasovi.verdict.landscape import FULL_UP_TO
 
 _LABELS = {
@@ -84,7 +84,7 @@ class _Inquiry:
             seen = looks.wide(self.fit, self.axes, self.effort.draws, self.seed)
             self._spend(seen)
             self.log_evidence, self.far = seen.log_evidence.value, seen.far
-            given = Given(self.fit)
+            given = GivenDraws(self.fit)
             yield from self.answer(seen, given)
             yield from self.outside(seen, given)
         if scores is not None and len(scores.eps) >= 32:
@@ -142,7 +142,7 @@ class _Inquiry:
 
     # ---- the answer ---------------------------------------------------------------------------------------
 
-    def answer(self, seen: looks.Wide, given: Given) -> Iterator[Finding]:
+    def answer(self, seen: looks.Wide, given: GivenDraws) -> Iterator[Finding]:
         """Compare what the user gets with something better: weighted draws where weights carry, else short chains."""
         if given.corrected:
             yield self._corrected()
@@ -197,7 +197,7 @@ class _Inquiry:
         }[state]
         return found("scale", ratio, grade, text, error=ratio * off.error, limit=usable, state=state)
 
-    def outside(self, seen: looks.Wide, given: Given) -> Iterator[Finding]:
+    def outside(self, seen: looks.Wide, given: GivenDraws) -> Iterator[Finding]:
         """Tell how much of the posterior, beyond what the draws have of it, lies where q hardly goes."""
         size, (share, error) = effective_size(seen.weights), seen.outside
         usable, poor = self.limits.outside
