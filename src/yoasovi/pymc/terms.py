@@ -13,6 +13,7 @@ import numpy as np
 
 from yoasovi.kernels.programs import precision
 from yoasovi.model import Params
+from yoasovi.pymc.frames import GraphFrames, framed
 from yoasovi.pymc.graphs import constants, first_line, on_host, rewritten, to_jax
 from yoasovi.pymc.sites import FreeVariable
 
@@ -77,6 +78,7 @@ class Written(NamedTuple):
     others: Graph | None  # what samples show besides the sites, by the names `shown`
     shown: tuple[str, ...]
     data: dict[str, np.ndarray] | None
+    frames: GraphFrames | None
 
 
 def parts_of(model: Any, sites: tuple[FreeVariable, ...]) -> Written:
@@ -114,7 +116,8 @@ def _written(model: Any, sites: tuple[FreeVariable, ...], as_data: bool) -> Writ
     )
     terms = [*transformed_conditional_logp([*seen, *model.free_RVs], **places)]
     others = [x.rv for x in sites if x.moves] + model.deterministics
-    more = [*model.potentials, *others]
+    frames = framed(model, sites)
+    more = [*model.potentials, *others, *(x for frame in frames for x in (frame.loc, frame.scale))]
     outputs = terms + (replace_rvs_by_values(more, **places) if more else [])
     found = constants(outputs)  # also refuses what cannot be a constant
     found = found if as_data else {}
@@ -122,9 +125,12 @@ def _written(model: Any, sites: tuple[FreeVariable, ...], as_data: bool) -> Writ
     opened = clone_replace(outputs, {found[k][0]: slot for k, slot in slots.items()}) if slots else outputs
     inputs, made = rewritten([*(x.value for x in sites), *slots.values()], opened)
     names, data = tuple(x.name for x in sites), tuple(slots)
-    until = len(outputs) - len(others)
+    last = len(outputs) - 2 * len(frames)
+    until = last - len(others)
     graph = lambda some: Graph(inputs, some, names, data)
+    graphs = {frame.name: graph(made[last + 2 * i : last + 2 * i + 2]) for i, frame in enumerate(frames)}
     return Written(
-        graph(made[:until]), graph(made[: len(seen)]), graph(made[until:]) if others else None,
+        graph(made[:until]), graph(made[: len(seen)]), graph(made[until:last]) if others else None,
         tuple(x.name for x in others), {k: array for k, (_, array) in found.items()} or None,
+        GraphFrames(graphs, frozenset(frame.name for frame in frames if frame.joint)) if frames else None,
     )  # fmt: skip
