@@ -150,12 +150,14 @@ def test_both_forms_have_the_same_density_but_for_the_jacobian(name, centred):
 
 @pytest.mark.parametrize("centred", [0.0, 0.3])
 def test_the_form_is_numpyros_own(centred):
-    mine = noncentred(from_numpyro(schools, Y, se=SE), centred=centred)
+    mine, twin = (noncentred(x, centred=centred) for x in (from_numpyro(schools, Y, se=SE), yo.from_pymc(pymc_schools())))
     theirs = from_numpyro(handlers.reparam(schools, config={"theta": LocScaleReparam(centred)}), Y, se=SE)
     assert [s.name for s in theirs.density.sites] == ["mu", "tau", "theta_decentered"]
     with precision():
-        z = jax.random.normal(jax.random.key(0), (10,))
-        np.testing.assert_allclose(log_p(mine, z), log_p(theirs, z), rtol=1e-9)
+        for log_tau in (0.5, -80.0):  # there theta is mu, to the last digit
+            z = jax.random.normal(jax.random.key(0), (10,)).at[1].set(log_tau)
+            np.testing.assert_allclose(log_p(mine, z), log_p(theirs, z), rtol=1e-9)
+            np.testing.assert_allclose(log_p(twin, z), log_p(theirs, z), rtol=1e-6)
 
 
 def walk():
@@ -183,7 +185,13 @@ def switched():
     numpyro.sample("x", dist.Normal(z, scale))
 
 
-@pytest.mark.parametrize("fn", [walk, masked, fixed, switched])
+def scaled():
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    with handlers.scale(scale=2.0):
+        numpyro.sample("x", dist.Normal(0, scale))
+
+
+@pytest.mark.parametrize("fn", [walk, masked, fixed, switched, scaled])
 def test_nothing_to_non_centre(fn):
     model = from_numpyro(fn)
     assert noncentred(model) is None and reparameterisations(model) == []
@@ -331,3 +339,5 @@ def test_wrong_arguments_are_refused_by_name():
         noncentred(model, centred=1.0)
     with pytest.raises(ValueError, match="`model` of `noncentred`"):
         noncentred(schools)
+    with pytest.raises(ValueError, match="`family` of `fit` must be a Gaussian for a non-centred model"):
+        yo.fit(noncentred(model), family=yo.Factorised())

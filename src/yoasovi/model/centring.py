@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
+from numpyro.distributions import Distribution
 
 from yoasovi.errors import check
 
@@ -27,21 +28,20 @@ class Frame(NamedTuple):
 
     loc: Any
     scale: Any  # of each coordinate; where the law is a `joint` one, a lower triangular factor (..., d, d)
+    standard: Distribution  # the law of (site - loc) / scale, one coordinate
     joint: bool = False
 
     def outward(self, z: Any, centred: float) -> tuple[Any, Any]:
-        """Give the site, and the logarithm of the Jacobian (Gorinova, Moore and Hoffman 2020, eq. 3).
+        """Give the site x and log p(z), where x = loc + scale^(1-c) (z - c loc) (Gorinova, Moore and Hoffman 2020).
 
-        x = loc + scale^(1-c) (z - c loc): at c = 0, z is the noise of the law; at c = 1 it is the site. A joint law has
-        c = 0 only.
+        At c = 0, z is the noise of the law; at c = 1 it is the site. A joint law has c = 0 only. log p is made from the
+        noise: x - loc has lost its digits where the scale is small, and log p would be infinite there.
         """
-        if self.joint:
-            x = self.loc + jnp.squeeze(self.scale @ z[..., None], -1)
-            slopes = jnp.diagonal(self.scale, axis1=-2, axis2=-1)
-        else:
-            slopes = self.scale ** (1.0 - centred)
-            x = self.loc + slopes * (z - centred * self.loc)
-        return x, jnp.sum(jnp.broadcast_to(jnp.log(slopes), z.shape))
+        noise, log_scale = z, jnp.zeros(())
+        if centred and not self.joint:
+            noise, log_scale = (z - centred * self.loc) / self.scale**centred, centred * jnp.log(self.scale)
+        away = jnp.squeeze(self.scale @ noise[..., None], -1) if self.joint else self.scale * noise
+        return self.loc + away, jnp.sum(self.standard.log_prob(noise) - log_scale)
 
     def inward(self, x: Any, centred: float) -> Any:
         """Give what `outward` makes the site of."""
@@ -72,6 +72,10 @@ class Frames(Protocol):
         """
         ...
 
+    def without(self, model: Model, names: Iterable[str]) -> Model:
+        """Give the model with log p of exactly these sites left out of its terms."""
+        ...
+
 
 @dataclass(frozen=True)
 class Centring:
@@ -81,15 +85,15 @@ class Centring:
     centred: tuple[tuple[str, float], ...] = ()
 
     def outward(self, free: Mapping[str, Any], transforms: Mapping[str, Any], data: Any) -> tuple[dict, dict]:
-        """Give all sites on the unconstrained scale of their own supports; also the log Jacobians, by site."""
-        centred, found, jacobian = dict(self.centred), dict(free), {}
+        """Give all sites on the unconstrained scale of their own supports; also log p of those that are non-centred."""
+        centred, found, log_probs = dict(self.centred), dict(free), {}
 
         def put(name, frame):
-            found[name], jacobian[name] = frame.outward(free[name], centred[name])
+            found[name], log_probs[name] = frame.outward(free[name], centred[name])
             return transforms[name](found[name])
 
         self.frames.visit(centred, {k: transforms[k](x) for k, x in free.items()}, data, put)
-        return found, jacobian
+        return found, log_probs
 
     def inward(self, free: Mapping[str, Any], transforms: Mapping[str, Any], data: Any) -> dict:
         """Give what `outward` makes these sites of."""
@@ -138,7 +142,8 @@ def recentred(model: Model, centred: Mapping[str, float]) -> Model:
     known = model.centring.frames.names
     unknown = sorted(set(centred) - set(known))
     check(not unknown, "sites", "noncentred", f"among those that can be non-centred ({', '.join(known)})", unknown)
-    return replace(model, centring=replace(model.centring, centred=tuple(centred.items())))
+    other = model.centring.frames.without(model, tuple(centred))
+    return replace(other, centring=replace(model.centring, centred=tuple(centred.items())))
 
 
 def reparameterisations(model: Model, funnel: tuple[str, str] | None = None) -> list[tuple[str, Model]]:

@@ -91,16 +91,14 @@ class Density(NamedTuple):
         return parts
 
     def constrain(self, inputs: Inputs, flat: jax.Array) -> tuple[Params, Params]:
-        """Map a flat vector to the sites' own supports; also the log Jacobian of each site."""
+        """Map a flat vector to the sites' own supports; also the log Jacobian of each site, log p of a non-centred one."""
         free, transforms = self.split(flat), self._transforms(inputs)
-        params, jacobian = {}, {}
-        stretched: Params = {}
+        own: Params = {}
         if self.centring is not None:
-            free, stretched = self.centring.outward(free, transforms, inputs.data)
-        for name, x in free.items():
-            params[name] = transforms[name](x)
-            jacobian[name] = jnp.sum(transforms[name].log_abs_det_jacobian(x, params[name])) + stretched.get(name, 0.0)
-        return params, jacobian
+            free, own = self.centring.outward(free, transforms, inputs.data)
+        params = {k: transforms[k](x) for k, x in free.items()}
+        jacobian = lambda k: jnp.sum(transforms[k].log_abs_det_jacobian(free[k], params[k]))
+        return params, {k: own[k] if k in own else jacobian(k) for k in free}
 
     def inward(self, inputs: Inputs, free: Params) -> jax.Array:
         """Give the flat vector of a point that is on the unconstrained scale of the sites' own supports."""

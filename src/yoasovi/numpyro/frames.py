@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpyro.distributions as dist
 from numpyro.handlers import substitute
 
-from yoasovi.model import Frame
+from yoasovi.model import Frame, Model
 from yoasovi.numpyro.laws import is_masked, layers
-from yoasovi.numpyro.replay import Replay
+from yoasovi.numpyro.replay import LogBatch, LogTerms, Replay
 
 _LOCATION_SCALE = (dist.Normal, dist.StudentT, dist.Cauchy, dist.Laplace, dist.Logistic, dist.Gumbel)
 
@@ -24,8 +24,11 @@ def frame_of(law: dist.Distribution) -> Frame | None:
     if is_masked(law):
         return None
     if type(inner) in _LOCATION_SCALE:
-        return Frame(inner.loc, inner.scale)
-    return Frame(inner.loc, inner.scale_tril, joint=True) if type(inner) is dist.MultivariateNormal else None
+        shapes = [inner.df] if isinstance(inner, dist.StudentT) else []
+        return Frame(inner.loc, inner.scale, type(inner)(*shapes, 0.0, 1.0))
+    if type(inner) is dist.MultivariateNormal:
+        return Frame(inner.loc, inner.scale_tril, dist.Normal(0.0, 1.0), joint=True)
+    return None
 
 
 @dataclass(frozen=True)
@@ -46,3 +49,11 @@ class SiteFrames:
             return None if frame is None else put(site["name"], frame)
 
         source._replace(fn=substitute(source.fn, substitute_fn=place)).sites()
+
+    def without(self, model: Model, names: Iterable[str]) -> Model:
+        """Give the model with log p of these sites left out."""
+        replay = replace(self.replay, settled=self.replay.settled.union(names))
+        batches: Any = model.subsampled
+        if batches is not None:
+            batches = LogBatch(replace(replay, fn=batches.replay.fn))
+        return replace(model, log_likelihood=LogTerms(replay), subsampled=batches)

@@ -158,9 +158,9 @@ def _outline(look: Look, varies: Callable[[Any], bool]) -> dict[str, Any]:
 
 
 def _frames(look: Look, varies: Callable[[Any], bool]) -> dict[str, bool]:
-    """Find the sites that can be non-centred; one inside NumPyro's scan is a step of the whole, and cannot."""
-    sites = {k: look.sites[k] for k in look.latents if "_scan_current_index" not in look.sites[k]["infer"]}
-    found = {k: frame_of(s["fn"]) for k, s in sites.items()}
+    """Find the sites that can be non-centred; not those inside NumPyro's scan, or under `handlers.scale`."""
+    whole = lambda site: "_scan_current_index" not in site["infer"] and is_one(site["scale"])
+    found = {k: frame_of(look.sites[k]["fn"]) for k in look.latents if whole(look.sites[k])}
     return {k: x.joint for k, x in found.items() if x is not None and varies((x.loc, x.scale))}
 
 
