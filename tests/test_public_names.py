@@ -8,9 +8,9 @@ import pytest
 import yoasovi as yo
 
 NAMES = [
-    "Model", "fit", "Fit", "load", "from_numpyro", "from_pymc", "models", "Method", "MeanField", "FullRank", "LowRank",
-    "Factorised", "StopReason", "Verdict", "Thresholds", "Checkpoint", "calibrate", "Calibration", "Estimate", "cache",
-    "acceptance", "draws", "families", "gradients", "methods", "tempering",
+    "Model", "fit", "Fit", "load", "noncentred", "from_numpyro", "from_pymc", "models", "Method", "MeanField", "FullRank",
+    "LowRank", "Factorised", "StopReason", "Verdict", "Thresholds", "Checkpoint", "calibrate", "Calibration", "Estimate",
+    "cache", "acceptance", "draws", "families", "gradients", "methods", "tempering",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from yoasovi.files.saving import load
     from yoasovi.fitting import fit
     from yoasovi.methods import Method
-    from yoasovi.model import Model
+    from yoasovi.model import Model, noncentred
     from yoasovi.numpyro import from_numpyro
     from yoasovi.pymc import from_pymc
     from yoasovi.stopping import StopReason
@@ -44,12 +44,13 @@ _HOMES = {
     "from_numpyro": "numpyro",
     "from_pymc": "pymc",
     "load": "files.saving",
+    "noncentred": "model",
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
     "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model",
-    "StopReason", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro", "from_pymc", "load", "acceptance",
-    "draws", "families", "gradients", "methods", "models", "tempering",
+    "StopReason", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro", "from_pymc", "load", "noncentred",
+    "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 
 

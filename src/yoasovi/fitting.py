@@ -152,6 +152,8 @@ def choose_family(model: Model, method: Method, family: Any) -> tuple[Any, str]:
     if isinstance(family, Factorised):
         if model.on_host:
             raise ValueError("`family` of `fit` must be a Gaussian for `Model.external`, whose x is real; use MeanField().")
+        if model.centred:
+            raise ValueError("`family` of `fit` must be a Gaussian for a non-centred model; use MeanField().")
         return family.complete(model), why
     check(isinstance(family, Gaussian), "family", "fit", f"auto, {', '.join(FAMILIES)} or a family", family)
     if discrete:

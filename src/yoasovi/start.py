@@ -14,7 +14,7 @@ from scipy.special import digamma, polygamma
 
 from yoasovi.climb import climb
 from yoasovi.errors import check
-from yoasovi.kernels.programs import precision
+from yoasovi.kernels.programs import as_arrays, precision
 from yoasovi.model import Model, Params
 from yoasovi.randomness import Purpose, stream, words
 from yoasovi.windows import judge
@@ -58,6 +58,8 @@ def places(model: Model, seed: int, lanes: int) -> tuple[np.ndarray, np.ndarray]
             begin[lane] = np.concatenate([np.ravel(free[site.name]) for site in model.density.sites])
         elif given := own_start(model, seed, lane):
             begin[lane] = _unconstrained(model, given, centre)
+        if model.centred:  # starts are on the sites' own scales
+            begin[lane] = _inward(model, begin[lane])
     return begin, np.broadcast_to(np.minimum(width, 1.0), begin.shape)
 
 
@@ -195,6 +197,12 @@ _MIDDLES: dict[type, Any] = {
     dist.Beta: _logit_beta,
     dist.Uniform: lambda law: (0.0, 1.6),
 }  # fmt: skip
+
+
+def _inward(model: Model, flat: np.ndarray) -> np.ndarray:
+    """Give a point of the centred form in the coordinates of the model's own."""
+    with precision():
+        return np.asarray(jax.jit(model.density.inward)(as_arrays(model.inputs), model.density.split(flat)))
 
 
 def _unconstrained(model: Model, given: Params, centre: np.ndarray) -> np.ndarray:

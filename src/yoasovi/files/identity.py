@@ -29,6 +29,8 @@ def of_model(model: Model) -> dict[str, str]:
     """
     density, inputs = model.density, as_arrays(model.inputs)
     out = {"sites": "; ".join(f"{s.name} {s.shape}" for s in (*density.sites, *density.local_sites))}
+    if model.centred:
+        out["non-centred sites"] = ", ".join(f"{k} {x}" for k, x in model.centred.items())
     out["likelihood"] = _digest(*_program(model, inputs))
     for name, law in {**inputs.prior, **inputs.local}.items():
         if isinstance(law, Distribution):

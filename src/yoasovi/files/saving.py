@@ -24,7 +24,7 @@ from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
 from yoasovi.files import identity
 from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
 from yoasovi.kernels.programs import precision
-from yoasovi.model import Density, Model, Site
+from yoasovi.model import Density, Model, Site, recentred
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
 from yoasovi.verdict.diagnostics import Estimate
@@ -57,6 +57,7 @@ class AbsentModel:
     name: str
     density: Density
     differentiable: bool
+    centred: dict[str, float]
 
     @property
     def num_observations(self) -> int:
@@ -139,6 +140,7 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             "local_sites": [s._asdict() for s in density.local_sites],
             "num_observations": density.num_observations,
             "differentiable": density.differentiable,
+            "centred": fit.model.centred,
         },
         "method": {"name": fit.method.name, "text": repr(fit.method)},
         "family": _family_as_json(fit.family),
@@ -250,9 +252,11 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     known = header["model"]
     site = lambda s: Site(str(s["name"]), tuple(s["shape"]), tuple(s["free_shape"]), bool(s["discrete"]))
     sites, local = tuple(map(site, known["sites"])), tuple(map(site, known["local_sites"]))
+    centred = {str(k): float(x) for k, x in known.get("centred", {}).items()}
     density = Density(_no_likelihood, sites, local, known["num_observations"], known["differentiable"])
     if model is not None:
         check(isinstance(model, Model), "model", "load", "the Model of the fit", model)
+        model = _in_form(model, centred)
         _check_same(header, model)
     family = _family(header["family"], density)
     part = lambda head, names: {k: arrays[f"{head}.{i:04d}"] for i, k in enumerate(names)}
@@ -264,7 +268,7 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     reported, compile, run, *worth = map(float, arrays["numbers"])  # fits of 0.1.0 do not say what their draws are worth
     stages = {str(name): float(seconds) for name, seconds in header.get("stages", {}).items()}
     return Fit(
-        model=model or AbsentModel(known["name"], density, density.differentiable),  # type: ignore[arg-type]
+        model=model or AbsentModel(known["name"], density, density.differentiable, centred),  # type: ignore[arg-type]
         method=Named(**header["method"]), family=family, family_reason=header["family_reason"],
         params=_params(header, arrays, density), elbo=elbos[0], converged=header["converged"],
         stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run, stages), trace=trace,
@@ -284,6 +288,12 @@ def _verdicts(found: Any) -> dict[Any, Verdict]:
         return {USUAL: Verdict.from_json(found)}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the saved fit's verdict cannot be read: {error}.") from error
+
+
+def _in_form(model: Model, centred: dict[str, float]) -> Model:
+    """Give the model in the form that was fitted, where it has that form; else it is refused as another model."""
+    can = set(model.centring.frames.names) if model.centring is not None else set()
+    return recentred(model, centred) if set(centred) <= can else model
 
 
 def _check_same(header: dict[str, Any], model: Model) -> None:

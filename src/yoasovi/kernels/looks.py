@@ -185,11 +185,13 @@ class JaxKernels(PointKernels):
 
     def constrain(self, theta: np.ndarray, deterministics: Callable | None = None) -> dict[str, np.ndarray]:
         """Give draws (n, d) on the sites' own supports, with the model's deterministic quantities."""
-        plain = all(_is_real(self.inputs.prior[s.name].support) for s in self.density.sites)
-        if plain and deterministics is None:
+        real = all(_is_real(self.inputs.prior[s.name].support) for s in self.density.sites)
+        plain = real and deterministics is None
+        if plain and self.density.centring is None:
             return self.density.split(np.asarray(theta))
         program = self.bind(_constrained, self.density, deterministics)
-        return self._in_blocks(program, [_STEP * self.block], theta)
+        found = self._in_blocks(program, [_STEP * self.block], theta)
+        return {s.name: found[s.name] for s in self.density.sites} if plain else found  # in the order of the centred form
 
     def anchor(self, flat: np.ndarray) -> Anchor:
         """Look at the likelihood of all the data at one place per lane."""

@@ -1,7 +1,11 @@
 """Models: what is inferred, and the terms of its log density."""
 
+from yoasovi.model.centring import Centring, Frame, noncentred, recentred, reparameterisations
 from yoasovi.model.density import Density, Inputs, Params, Site, Terms, local_law
 from yoasovi.model.external import HostDensity
 from yoasovi.model.model import Model, WholeDensity
 
-__all__ = ["Density", "HostDensity", "Inputs", "Model", "Params", "Site", "Terms", "WholeDensity", "local_law"]
+__all__ = [
+    "Centring", "Density", "Frame", "HostDensity", "Inputs", "Model", "Params", "Site", "Terms", "WholeDensity", "local_law",
+    "noncentred", "recentred", "reparameterisations",
+]  # fmt: skip

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution, biject_to
 
+from yoasovi.model.centring import Centring
 from yoasovi.model.minibatch import Batch, estimated
 
 Params = dict[str, Any]  # arrays by site, of JAX or of NumPy
@@ -68,6 +69,7 @@ class Density(NamedTuple):
     differentiable: bool
     width: int = 1  # numbers in the largest array that one look makes
     subsampled: Callable | None = None
+    centring: Centring | None = None  # of the sites that are not centred, if there are any
 
     @property
     def dim(self) -> int:
@@ -89,13 +91,23 @@ class Density(NamedTuple):
         return parts
 
     def constrain(self, inputs: Inputs, flat: jax.Array) -> tuple[Params, Params]:
-        """Map a flat vector to the sites' own supports; also the log Jacobian of each site."""
-        params, jacobian = {}, {}
-        for name, x in self.split(flat).items():
-            transform = biject_to(inputs.prior[name].support)
-            params[name] = transform(x)
-            jacobian[name] = jnp.sum(transform.log_abs_det_jacobian(x, params[name]))
-        return params, jacobian
+        """Map a flat vector to the sites' own supports; also the log Jacobian of each site, log p of a non-centred one."""
+        free, transforms = self.split(flat), self._transforms(inputs)
+        own: Params = {}
+        if self.centring is not None:
+            free, own = self.centring.outward(free, transforms, inputs.data)
+        params = {k: transforms[k](x) for k, x in free.items()}
+        jacobian = lambda k: jnp.sum(transforms[k].log_abs_det_jacobian(free[k], params[k]))
+        return params, {k: own[k] if k in own else jacobian(k) for k in free}
+
+    def inward(self, inputs: Inputs, free: Params) -> jax.Array:
+        """Give the flat vector of a point that is on the unconstrained scale of the sites' own supports."""
+        if self.centring is not None:
+            free = self.centring.inward(free, self._transforms(inputs), inputs.data)
+        return jnp.concatenate([jnp.ravel(free[s.name]) for s in self.sites])
+
+    def _transforms(self, inputs: Inputs) -> dict[str, Any]:
+        return {s.name: biject_to(inputs.prior[s.name].support) for s in self.sites}
 
     def terms(self, inputs: Inputs, params: Params, likelihood: jax.Array | None = None) -> Terms:
         """Evaluate the terms of log p(y, theta) at parameters on their own supports; the likelihood's may be given."""

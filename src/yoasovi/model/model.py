@@ -16,6 +16,7 @@ from numpyro.distributions import Distribution, ExpandedDistribution, ImproperUn
 from yoasovi.display import table
 from yoasovi.errors import absent, check
 from yoasovi.kernels.programs import precision
+from yoasovi.model.centring import Centring
 from yoasovi.model.density import Density, Inputs, Params, Rule, Site, local_law, widest
 from yoasovi.model.external import HostDensity
 
@@ -48,6 +49,8 @@ class Model:
     subsampled
         Function of (key, params, data) that gives terms of a random minibatch, scaled so that their sum is on average
         that of `log_likelihood`. A fit then looks at minibatches; what it reports is about all the data.
+    centring
+        Sites that can be non-centred, and those that are; see `noncentred`.
 
     Examples
     --------
@@ -70,6 +73,7 @@ class Model:
     default_family: Any = None
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None
+    centring: Centring | None = None
     labels: Any = None  # `labelled.Labels`: dims, coords and observed variables of labelled output
 
     def __post_init__(self):
@@ -160,7 +164,15 @@ class Model:
                 f"`log_likelihood` of `Model` must return one value per observation, shape {want}; got shape {shape}. "
                 "Do not sum over observations; for a single number use `Model.from_log_density`."
             )
-        return Density(self.log_likelihood, sites, tuple(locals_), shape[0], self.differentiable, widest(program.jaxpr))
+        width, centring = widest(program.jaxpr), self.centring if self.centred else None
+        return Density(
+            self.log_likelihood, sites, tuple(locals_), shape[0], self.differentiable, width, centring=centring
+        )  # fmt: skip
+
+    @property
+    def centred(self) -> dict[str, float]:
+        """The sites that are non-centred, each with how far it is centred still."""
+        return {} if self.centring is None else dict(self.centring.centred)
 
     @property
     def on_host(self) -> bool:

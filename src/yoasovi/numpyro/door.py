@@ -18,8 +18,9 @@ from numpyro.distributions import constraints
 
 from yoasovi.errors import check
 from yoasovi.kernels.programs import precision
-from yoasovi.model import Model
+from yoasovi.model import Centring, Model
 from yoasovi.numpyro.checks import check_look
+from yoasovi.numpyro.frames import SiteFrames
 from yoasovi.numpyro.laws import as_categorical, can_be_drawn, in_numpy, is_improper, kernel
 from yoasovi.numpyro.looking import Outline, PriorDraw, compiling, find_choices, find_local, in_full, look_twice
 from yoasovi.numpyro.naming import labels_of
@@ -77,6 +78,7 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
             data=data,
             deterministics=Deterministics(replay) if replay.has_deterministics else None,
             predictive=Predictive(source, replay),
+            centring=_centring(look, replay),
             # Labels need a start that tells them apart.
             start=PriorDraw(source, frozenset((*prior, *replay.local))) if look.discrete else None,
             name=_name(model_fn),
@@ -95,6 +97,12 @@ def _in_batches(model: Model, subsampled: LogBatch, look: Outline, plates: dict[
             warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
             return model
     return replace(model, subsampled=subsampled)
+
+
+def _centring(look: Outline, replay: Replay) -> Centring | None:
+    """Let sites be non-centred; where there are discrete ones q has a law for each site as it is."""
+    names = () if look.discrete else tuple(look.frames)
+    return Centring(SiteFrames(replay, names, frozenset(k for k in names if look.frames[k]))) if names else None
 
 
 def _arrange(look: Outline) -> tuple[dict[str, dist.Distribution], Replay]:

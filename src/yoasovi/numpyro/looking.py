@@ -20,6 +20,7 @@ from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import helpful_support_errors
 
 from yoasovi.model import Params
+from yoasovi.numpyro.frames import frame_of
 from yoasovi.numpyro.laws import can_be_rebuilt, in_numpy, is_improper, is_masked, is_one, layers, member_dim, per_member
 from yoasovi.numpyro.plates import WholePlates, takes_part
 from yoasovi.numpyro.replay import Source
@@ -56,6 +57,7 @@ class Outline(Look):
     own: frozenset[str]  # latent sites whose log probability is that of a law which no latent site touches
     moved: frozenset[str]  # latent sites whose support depends on latent sites
     touched: frozenset[str]  # all sites whose log probability depends on latent sites
+    frames: dict[str, bool]  # latent sites of location and scale that latent sites touch, and whether the law is a joint one
     constants: tuple[Any, ...]  # arrays that came with the model function
 
     @property
@@ -149,9 +151,17 @@ def _outline(look: Look, varies: Callable[[Any], bool]) -> dict[str, Any]:
         "supports": supports,
         "free_shapes": free_shapes,
         "own": frozenset(own),
+        "frames": _frames(look, varies),
         "moved": frozenset(k for k in latents if varies(supports[k])),
         "touched": frozenset(k for k, x in look.log_probs.items() if varies(x)),
     }
+
+
+def _frames(look: Look, varies: Callable[[Any], bool]) -> dict[str, bool]:
+    """Find the sites that can be non-centred; not those inside NumPyro's scan, or under `handlers.scale`."""
+    whole = lambda site: "_scan_current_index" not in site["infer"] and is_one(site["scale"])
+    found = {k: frame_of(look.sites[k]["fn"]) for k in look.latents if whole(look.sites[k])}
+    return {k: x.joint for k, x in found.items() if x is not None and varies((x.loc, x.scale))}
 
 
 def _numbers(look: Look, supports: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -19,7 +19,7 @@ from yoasovi.answer.arviz import Labels
 from yoasovi.errors import check
 from yoasovi.extras import need
 from yoasovi.kernels.programs import precision
-from yoasovi.model import Model
+from yoasovi.model import Centring, Model
 from yoasovi.pymc.beginning import InitialPoint, Start, begin_at, initial_point, named
 from yoasovi.pymc.graphs import import_backend
 from yoasovi.pymc.predictive import predictive_of
@@ -63,6 +63,7 @@ def from_pymc(model: Any) -> Model:
             prior={x.name: ImproperUniform(x.support, (), x.shape) for x in sites},
             log_likelihood=GraphTerms(parts.terms), log_marginal=GraphTerms(parts.observations), data=parts.data,
             start=Start(sites, begin), deterministics=GraphQuantities(parts.others, parts.shown) if parts.others else None,
+            centring=None if parts.frames is None else Centring(parts.frames),
             predictive=predictive_of(model), name=model.name or "PyMC model", labels=_labels(model, begin),
         )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,7 +13,8 @@ import numpy as np
 
 from yoasovi.errors import first_line
 from yoasovi.kernels.programs import precision
-from yoasovi.model import Params
+from yoasovi.model import Frame, Model, Params
+from yoasovi.pymc.frames import Framed, framed
 from yoasovi.pymc.graphs import constants, on_host, rewritten, to_jax
 from yoasovi.pymc.sites import FreeVariable
 
@@ -70,6 +71,40 @@ class GraphQuantities:
         return {k: jnp.asarray(x) for k, x in zip(self.names, self.graph(params, data), strict=True)}
 
 
+@dataclass(frozen=True, eq=False)
+class GraphFrames:
+    """The free variables that can be non-centred: see `yoasovi.model.centring.Frames`."""
+
+    framed: tuple[Framed, ...]
+    graphs: tuple[Graph, ...]  # of their laws' parameters
+    terms: Graph  # of log p
+    places: Mapping[str, int]  # of free variables among the terms
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(x.name for x in self.framed)
+
+    @property
+    def joint(self) -> frozenset[str]:
+        """Those that cannot be partly centred."""
+        return frozenset(x.name for x in self.framed if x.joint)
+
+    def visit(self, names: Iterable[str], params: Mapping[str, Any], data: Any, put: Callable[[str, Frame], Any]) -> None:
+        """Go through these variables in their order."""
+        chosen, known = set(names), dict(params)
+        for (name, law, _, joint), graph in zip(self.framed, self.graphs, strict=True):
+            if name in chosen:
+                *shapes, loc, scale = graph(known, data)
+                known[name] = put(name, Frame(loc, scale, law(*shapes, 0.0, 1.0), joint))
+
+    def without(self, model: Model, names: Iterable[str]) -> Model:
+        """Give the model with log p of these variables left out."""
+        out = {self.places[k] for k in names}
+        rest = replace(self.terms, outputs=[x for i, x in enumerate(self.terms.outputs) if i not in out])
+        return replace(model, log_likelihood=GraphTerms(rest))
+
+
 class Written(NamedTuple):
     """Graphs of one model, all cut out of one that was rewritten once."""
 
@@ -78,6 +113,7 @@ class Written(NamedTuple):
     others: Graph | None  # what samples show besides the sites, by the names `shown`
     shown: tuple[str, ...]
     data: dict[str, np.ndarray] | None
+    frames: GraphFrames | None
 
 
 def parts_of(model: Any, sites: tuple[FreeVariable, ...]) -> Written:
@@ -115,7 +151,9 @@ def _written(model: Any, sites: tuple[FreeVariable, ...], as_data: bool) -> Writ
     )
     terms = [*transformed_conditional_logp([*seen, *model.free_RVs], **places)]
     others = [x.rv for x in sites if x.moves] + model.deterministics
-    more = [*model.potentials, *others]
+    frames = framed(model, sites)
+    parts = [x for frame in frames for x in frame.parts]
+    more = [*model.potentials, *others, *parts]
     outputs = terms + (replace_rvs_by_values(more, **places) if more else [])
     found = constants(outputs)  # also refuses what cannot be a constant
     found = found if as_data else {}
@@ -123,9 +161,14 @@ def _written(model: Any, sites: tuple[FreeVariable, ...], as_data: bool) -> Writ
     opened = clone_replace(outputs, {found[k][0]: slot for k, slot in slots.items()}) if slots else outputs
     inputs, made = rewritten([*(x.value for x in sites), *slots.values()], opened)
     names, data = tuple(x.name for x in sites), tuple(slots)
-    until = len(outputs) - len(others)
+    last = len(outputs) - len(parts)
+    until = last - len(others)
     graph = lambda some: Graph(inputs, some, names, data)
+    rest = iter(made[last:])
+    graphs = tuple(graph([next(rest) for _ in frame.parts]) for frame in frames)
+    whole, order = graph(made[:until]), {x.name: len(seen) + i for i, x in enumerate(sites)}
     return Written(
-        graph(made[:until]), graph(made[: len(seen)]), graph(made[until:]) if others else None,
+        whole, graph(made[: len(seen)]), graph(made[until:last]) if others else None,
         tuple(x.name for x in others), {k: array for k, (_, array) in found.items()} or None,
+        GraphFrames(frames, graphs, whole, order) if frames else None,
     )  # fmt: skip
