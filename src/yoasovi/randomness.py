@@ -42,6 +42,8 @@ class Purpose(IntEnum):
     MODEL_START = 24  # a model's own start: (lane,)
     LOADINGS = 25  # first loadings of a low-rank family: (lane,)
     PRIOR = 26  # draws from priors: (lane,)
+    REFINE = 27  # where chains begin
+    REFINE_ROUND = 28  # keys of NUTS: (round,)
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

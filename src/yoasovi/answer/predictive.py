@@ -66,20 +66,30 @@ def _in_blocks(rule: Any, data: Any, draws: Mapping[str, np.ndarray], seed: int)
 
 
 def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Give log p(y_i | theta), shape (n, N), and log p - log q, shape (n,), at the same draws from q."""
+    """Give log p(y_i | theta), shape (n, N), and log p - log q, shape (n,), at the same draws from q.
+
+    Draws of a refined fit stand for the posterior itself: n of the chains', with the same ratio for all.
+    """
     positive_integer("n", "loo", n)
     model, local = fit.model, fit.model.density.local_sites
     fn = model.log_marginal or model.log_likelihood
     if isinstance(fn, WholeDensity | HostDensity) or (local and model.log_marginal is None):
         raise ValueError(f"`loo` needs a likelihood by observation; {model.name} has none (give `log_marginal` of `Model`).")
+    if fit.refined is not None:
+        theta = fit.draws(min(n, fit.refined.size), seed, None)[1]
+        each = _by_observation(fit, fn, theta)
+        return each, np.zeros(len(each))
     noise = fit.family.noise(open_uniform(stream(seed, Purpose.LOO), (n, fit.family.noise_size(model.density))))
     ratio = fit.kernels.values(fit.lane, noise[None])[0]
     theta = fit.kernels.draws(fit.params, noise) if local else fit.family.place(fit.lane, noise[None])[0]
-    names = {s.name for s in model.density.sites}
-    at = {k: v for k, v in fit.kernels.constrain(theta).items() if k in names}
-    each = fit.kernels.each(fn, at)
+    each = _by_observation(fit, fn, theta)
     sound = np.isfinite(ratio) & np.isfinite(each).all(1)
     return each[sound], ratio[sound]
+
+
+def _by_observation(fit: Any, fn: Any, theta: Any) -> np.ndarray:
+    names = {s.name for s in fit.model.density.sites}
+    return fit.kernels.each(fn, {k: v for k, v in fit.kernels.constrain(theta).items() if k in names})
 
 
 def _padded(x: np.ndarray) -> np.ndarray:
