@@ -1,21 +1,23 @@
 """MCMC in q's own coordinates, for what no Gaussian can match.
 
 NumPyro's NUTS runs on eps, theta = m + C eps, where a posterior that q resembles has unit scales and no correlations:
-chains start from draws of q, the unit metric is nearly right, and a short warm-up finds the step size. Transitions come in
-rounds of one compiled program, until R-hat and effective sample size are as wanted or the gradients are spent.
+chains start from draws of q, with a unit metric (variances learned in a short warm-up did no better), and look for nothing
+but a step size. Transitions come in rounds of one compiled program, until R-hat and effective sample size are as wanted or
+the gradients are spent.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
 from yoasovi.errors import check, positive_integer, positive_number
 from yoasovi.families import Gaussian
-from yoasovi.kernels.nuts import Spots, Transitions, transitions
+from yoasovi.kernels.nuts import ROUND, Spots, Transitions, transitions
 from yoasovi.kernels.programs import Stages
 from yoasovi.model import Model
 from yoasovi.randomness import Purpose, key_words, stream
@@ -25,16 +27,26 @@ from yoasovi.run.progress import Rounds
 if TYPE_CHECKING:
     from yoasovi.answer.result import Fit
 
-_WARM_UP = 2  # rounds: one with q's own metric, one with the variances that it saw
+_WARM_UP = 2  # rounds
 _FIRST_STEP = 0.3  # in q's own units; the first transitions find a better one
 _STARTS = 4  # draws of q for each chain to begin at, of which those where log p is finite are used
-_VARIANCE = 0.01, 100.0  # that the metric may have; beyond it something else is wrong
+_MUCH_SMALLER = 0.5  # than the usual step size: a chain keeps its own
 _FEWEST = 4  # draws of a chain that anything can be said of
 # ArviZ's names of what NUTS says of each transition.
 _STATS = {"energy": "energy", "acceptance_rate": "accept_prob", "n_steps": "num_steps", "diverging": "diverging"}
 
 
-# Why they ended, as it is said.
+class Wanted(NamedTuple):
+    """What `Fit.refine` was asked for."""
+
+    chains: int
+    rhat: float
+    ess: float
+    max_gradients: int
+    seed: int
+
+
+# Why chains ended, as it is said.
 _STOPPED = {"met": "", "budget": "its gradients were spent", "interrupted": "it was interrupted"}
 
 
@@ -47,7 +59,7 @@ class Chains:
     rhat: np.ndarray  # (d,), the larger of that of values and that of distances from the median
     ess: np.ndarray  # (d,)
     num_gradients: int  # warm-up included
-    limits: tuple[float, float]  # R-hat and ESS that were wanted
+    wanted: Wanted
     stopped: str  # met, budget or interrupted
 
     @property
@@ -72,7 +84,7 @@ class Chains:
 
     def as_json(self) -> dict[str, Any]:
         """Give what is not an array as plain data."""
-        return {"num_gradients": self.num_gradients, "limits": list(self.limits), "stopped": self.stopped}
+        return {"num_gradients": self.num_gradients, "wanted": self.wanted._asdict(), "stopped": self.stopped}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Give the arrays by name, for `from_json`."""
@@ -89,8 +101,7 @@ class Chains:
             raise ValueError(f"what is said of each draw must have shape {theta.shape[:2]}")
         if said["stopped"] not in _STOPPED:
             raise ValueError(f"they stopped for an unknown reason, {said['stopped']!r}")
-        rhat_limit, ess_limit = map(float, said["limits"])
-        return cls(theta, stats, rhat, ess, int(said["num_gradients"]), (rhat_limit, ess_limit), said["stopped"])
+        return cls(theta, stats, rhat, ess, int(said["num_gradients"]), Wanted(**said["wanted"]), said["stopped"])
 
     def __str__(self):
         chains, draws = self.theta.shape[:2]
@@ -102,7 +113,7 @@ class Chains:
         if self.stopped == "met":
             return said
         why = _STOPPED[self.stopped]
-        return f"{said}; {why} before R-hat below {self.limits[0]:g} and ESS {self.limits[1]:g} were reached"
+        return f"{said}; {why} before R-hat below {self.wanted.rhat:g} and ESS {self.wanted.ess:g} were reached"
 
 
 def refusal(model: Any) -> str | None:
@@ -118,15 +129,26 @@ def refusal(model: Any) -> str | None:
     return None
 
 
-def refine(
-    fit: Fit, chains: int, rhat: float, ess: float, max_gradients: int, seed: int | None, progress: bool | None
-) -> Fit:
+def expected_gradients(fit: Fit, chains: int = 8, ess: float = 400) -> int:
+    """Guess, before anything is spent, how many gradients `Fit.refine` will take: right within a factor of two or so.
+
+    Leapfrogs go half a period of a standard normal, with steps of about d^(-1/4); NUTS takes 2^k - 1 of them. Draws are
+    worth less the further the posterior is from q, by the variance of log p - log q.
+    """
+    ratios = fit.log_ratio[np.isfinite(fit.log_ratio)]
+    leapfrogs = 2 ** math.ceil(math.log2(1.0 + math.pi * fit.model.density.dim**0.25)) - 1
+    rounds = math.ceil(ess / chains * (1.0 + np.var(ratios)) / ROUND)
+    return chains * (_WARM_UP + rounds) * ROUND * leapfrogs
+
+
+def refine(fit: Fit, wanted: Wanted, progress: bool | None) -> Fit:
     """Run NUTS from draws of q; see `Fit.refine`."""
-    positive_integer("chains", "refine", chains)
-    check(chains >= 2, "chains", "refine", "at least 2, so that they can be compared", chains)
-    check(isinstance(rhat, int | float) and rhat > 1.0, "rhat", "refine", "a number above 1", rhat)
-    positive_number("ess", "refine", ess)
-    positive_integer("max_gradients", "refine", max_gradients)
+    positive_integer("chains", "refine", wanted.chains)
+    check(wanted.chains > 1, "chains", "refine", "at least 2, so that they can be compared", wanted.chains)
+    positive_number("rhat", "refine", wanted.rhat)
+    check(wanted.rhat > 1.0, "rhat", "refine", "above 1", wanted.rhat)
+    positive_number("ess", "refine", wanted.ess)
+    positive_integer("max_gradients", "refine", wanted.max_gradients)
     if (why := refusal(fit.model)) is not None:
         raise ValueError(why)
     check(isinstance(fit.family, Gaussian), "family", "refine", "mean_field, full_rank or low_rank", fit.family.name)
@@ -134,53 +156,51 @@ def refine(
     with Stages(stages).stage("refine"), Interrupts() as interrupts, Rounds(progress, "refine") as show:
         clock.watch, clock.guard = show.compiling, interrupts.run
         try:
-            run = _Run(fit, chains, max_gradients, fit.seed if seed is None else seed)
-            found = _until(run, (rhat, ess), interrupts, show)
+            found = _until(_Run(fit, wanted), wanted, interrupts, show)
         finally:
             clock.watch = clock.guard = None
     mended = replace(
         fit, refined=found, num_gradients=fit.num_gradients + found.num_gradients,
-        seconds=fit.seconds._replace(stages=stages), _verdicts={}, _pools=dict(fit._pools),
+        seconds=fit.seconds._replace(stages=stages), _verdicts={},
     )  # fmt: skip
     return mended.looking_through(fit.kernels)
 
 
-def _until(run: _Run, limits: tuple[float, float], interrupts: Interrupts, show: Rounds) -> Chains:
-    """Warm up, then take rounds until the limits are met or there is a reason to stop."""
+def _until(run: _Run, wanted: Wanted, interrupts: Interrupts, show: Rounds) -> Chains:
+    """Warm up, then take rounds until they give what is wanted or there is a reason to stop."""
     for _ in range(_WARM_UP):
         run.warm_up()
-        show(f"warming up  step size {run.step:.2g}  {run.spent:,} gradients")
-        if interrupts.asked:
+        show(f"warming up  step size {np.median(run.steps):.2g}  {run.spent:,} gradients")
+        if interrupts.asked:  # there is nothing to be had yet
             raise KeyboardInterrupt
     stopped = ""
     while not stopped:
         run.go_on()
         theta = run.theta()
-        if theta.shape[1] >= _FEWEST:
-            rhat, size = rank_rhat(theta), rank_ess(theta)
-            met = rhat.max() < limits[0] and size.min() >= limits[1]
-            stopped = "met" if met else "budget" if run.left <= 0 else "interrupted" if interrupts.asked else ""
-            show(f"{theta.shape[1]:,} draws  R-hat {rhat.max():.3f}  ESS {size.min():,.0f}  {run.spent:,} gradients")
-        elif run.left <= 0:
+        if theta.shape[1] < _FEWEST:
             raise ValueError(f"`max_gradients` of `refine` must be more: {run.spent:,} were spent before there were draws.")
-    return Chains(theta, run.stats(), rhat, size, run.spent, limits, stopped)
+        rhat, ess = rank_rhat(theta), rank_ess(theta)
+        met = rhat.max() < wanted.rhat and ess.min() >= wanted.ess
+        stopped = "met" if met else "budget" if run.left <= 0 else "interrupted" if interrupts.asked else ""
+        show(f"{theta.shape[1]:,} draws  R-hat {rhat.max():.3f}  ESS {ess.min():,.0f}  {run.spent:,} gradients")
+    return Chains(theta, run.stats(), rhat, ess, run.spent, wanted, stopped)
 
 
 class _Run:
     """Chains on their way."""
 
-    def __init__(self, fit: Fit, chains: int, most: int, seed: int):
-        self.root, self.most, self.seed = fit.family.root(fit.params), most, seed
+    def __init__(self, fit: Fit, wanted: Wanted):
+        chains, self.most, self.seed = wanted.chains, wanted.max_gradients, wanted.seed
+        self.root = fit.family.root(fit.params)
         self.program = fit.kernels.bind(transitions, fit.model.density)
-        dim = fit.model.density.dim
-        eps = stream(seed, Purpose.REFINE).standard_normal((_STARTS * chains, dim))
+        eps = stream(self.seed, Purpose.REFINE).standard_normal((_STARTS * chains, fit.model.density.dim))
         value, gradient = fit.kernels.look(self.root.place(eps), None)
         sound = np.flatnonzero(np.isfinite(value) & np.isfinite(gradient).all(1))[:chains]
         if len(sound) < chains:
             raise ValueError(f"`refine` cannot begin: log p is finite at {len(sound)} of {len(eps)} draws of q.")
         self.spots = Spots(eps[sound], -value[sound], -self.root.pull(gradient[sound]))
         self.spent, self.calls = len(eps), 0
-        self.step, self.metric = _FIRST_STEP, np.ones(dim)
+        self.steps = np.full(chains, _FIRST_STEP)
         self.rounds: list[Transitions] = []
 
     @property
@@ -189,24 +209,24 @@ class _Run:
         return self.most - self.spent
 
     def warm_up(self) -> None:
-        """Adapt step sizes, on at most a quarter of the gradients; then take one for all, and the variances seen."""
-        steps, rows = self._call(False, self.most // 4)
-        self.step = float(np.exp(np.mean(np.log(steps))))
-        self.metric = np.clip(rows.eps.var((0, 1)), *_VARIANCE)
+        """Adapt step sizes, on at most a quarter of the gradients."""
+        self._call(False, self.most // 4)
+        own, usual = np.asarray(self.steps, float), float(np.median(self.steps))
+        # Few transitions tell a step size badly, all chains together well enough. But a chain that small steps led into a
+        # narrow corner needs them to get out again.
+        self.steps = np.where(own < _MUCH_SMALLER * usual, own, usual)
 
     def go_on(self) -> None:
         """Take a round of transitions that count."""
-        self.rounds.append(self._call(True, self.left)[1])
+        self.rounds.append(self._call(True, self.left))
 
-    def _call(self, warm: bool, most: int) -> tuple[np.ndarray, Transitions]:
-        chains = len(self.spots.eps)
-        words = key_words(stream(self.seed, Purpose.REFINE_ROUND, self.calls), (chains,))
-        steps = np.full(chains, self.step)
-        n, rows, self.spots, steps = self.program(self.root, words, self.spots, steps, self.metric, warm, most)
+    def _call(self, warm: bool, most: int) -> Transitions:
+        words = key_words(stream(self.seed, Purpose.REFINE_ROUND, self.calls), (len(self.steps),))
+        n, rows, self.spots, self.steps = self.program(self.root, words, self.spots, self.steps, warm, most)
         rows = Transitions(*(np.asarray(x)[: int(n)] for x in rows))
         self.calls += 1
         self.spent += int(rows.num_steps.sum())
-        return np.asarray(steps, float), rows
+        return rows
 
     def theta(self) -> np.ndarray:
         """Give the draws so far, (chains, draws, d)."""

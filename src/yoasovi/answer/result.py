@@ -212,9 +212,9 @@ class Fit:
         seed, progress
             The fit's own seed by default; progress as in `fit`.
         """
-        from yoasovi.answer.refine import refine
+        from yoasovi.answer.refine import Wanted, refine
 
-        return refine(self, chains, rhat, ess, max_gradients, seed, progress)
+        return refine(self, Wanted(chains, rhat, ess, max_gradients, self.seed if seed is None else seed), progress)
 
     def khat(self) -> float:
         """Pareto k-hat of the importance ratios p/q; above 0.7 they, and probably q, are not to be trusted."""

@@ -31,16 +31,16 @@ class Transitions(NamedTuple):
     diverging: Any
 
 
-def transitions(density, inputs, root, words, start, step_size, metric, warm, most):
+def transitions(density, inputs, root, words, start, step_size, warm, most):
     """Take `ROUND` transitions, or fewer once `most` gradients are spent.
 
-    The step size of each chain, (chains,), is adapted if not `warm`; `metric` are variances in q's own coordinates, (d,).
+    The step size of each chain, (chains,), is adapted if not `warm`; the metric is that of q's own coordinates.
     Gives how many were taken, the transitions (those not taken are zeros), where chains are now, and their step sizes.
     """
     begin, advance = hmc(lambda eps: -density.free_terms(inputs, root.place(eps)).total(), algo="NUTS")
 
     def begun(key, spot, size):
-        return begin(ParamInfo(*spot), ROUND, size, metric, adapt_mass_matrix=False, rng_key=key)
+        return begin(ParamInfo(*spot), ROUND, size, adapt_mass_matrix=False, rng_key=key)
 
     def row(s):
         return Transitions(s.z, s.potential_energy, s.energy, s.accept_prob, s.num_steps, s.diverging)

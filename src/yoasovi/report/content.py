@@ -176,12 +176,15 @@ def step_charts(fit: Any) -> list[Panel]:
 
 @dataclass(frozen=True)
 class ShownDraws:
-    """Draws of all scalar parameters: q's own, and importance-corrected ones where that is possible."""
+    """Draws of all scalar parameters: q's own, and better ones where there are: NUTS's, or importance-corrected."""
 
     names: list[str]
     own: np.ndarray  # (S, P)
     corrected: np.ndarray | None
     site: list[str]  # of each parameter
+    kind: str = "draws from q"  # what the better ones are, or the only ones
+    label: str = "corrected"  # of the better ones in charts
+    errors: np.ndarray | None = None  # of means, where draws are not independent
 
 
 def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
@@ -191,13 +194,23 @@ def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
 
     local = {s.name for s in fit.model.density.local_sites}
     few = isinstance(fit.family, Gaussian) and fit.family.noise_size(fit.model.density) <= KERNELS_UP_TO
+    if fit.refined is not None:
+        from yoasovi.answer.refine import mean_error
+
+        n = fit.refined.size
+        names, sites, made = _flat(fit.sample(n), local)
+        errors = mean_error(made.reshape(*fit.refined.theta.shape[:2], -1))
+        if fit.kept is not None:
+            return ShownDraws(names, made, None, sites, "draws of NUTS", errors=errors)
+        own = _flat(fit.sample(n, corrected=False), local)
+        return ShownDraws(names, own[2], made, sites, "draws of NUTS", "NUTS", errors)
     if fit.kept is not None:  # loaded without its model: the draws that were saved, as they are
         names, sites, saved = _flat(fit.sample(n), local)
         return ShownDraws(names, saved, None, sites)
     own = _flat(fit.sample(n, corrected=False), local)
     can = few and fit.model.differentiable and bool(np.isfinite(fit.log_ratio).all())
     corrected = _flat(fit.sample(n, corrected=True), local)[2] if can else None
-    return ShownDraws(own[0], own[2], corrected, own[1])
+    return ShownDraws(own[0], own[2], corrected, own[1], "importance-corrected draws" if can else "draws from q")
 
 
 def _flat(sample: dict[str, np.ndarray], skip: set[str]) -> tuple[list[str], list[str], np.ndarray]:
@@ -234,7 +247,7 @@ def marginal_charts(founds: list[ShownDraws], names: list[str]) -> list[Panel]:
             if alone and found.corrected is not None:
                 fixed = found.corrected[:, j]
                 curve = density(fixed, _range(column, fixed))
-                series.append(Series("corrected", "band", *curve, low=np.zeros_like(curve[1]), colour=4))
+                series.append(Series(found.label, "band", *curve, low=np.zeros_like(curve[1]), colour=4))
             span = _range(column) if found.corrected is None or not alone else _range(column, found.corrected[:, j])
             series.append(Series("q" if alone else name, "line", *density(column, span), colour=i))
         low, high = np.quantile(founds[0].own[:, j], [0.05, 0.95])
@@ -272,7 +285,7 @@ def pair_charts(found: ShownDraws) -> list[Panel]:
             series = [Series("q", "points", found.own[keep, i], found.own[keep, j], colour=0, faint=True)]
             if found.corrected is not None:
                 series.append(
-                    Series("corrected", "points", found.corrected[keep, i], found.corrected[keep, j], colour=1, faint=True)
+                    Series(found.label, "points", found.corrected[keep, i], found.corrected[keep, j], colour=1, faint=True)
                 )
             names = found.names[i], found.names[j]
             charts.append(Panel(f"pair-{i}-{j}", f"{names[0]} and {names[1]}", "", *names, tuple(series)))

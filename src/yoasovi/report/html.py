@@ -182,7 +182,7 @@ def _lead(found: ShownDraws) -> str:
     )
     which = "All" if len(found.names) <= few else which
     text = f"{which} {len(found.names):,} parameters, on their own scale."
-    return text + (" Shaded: importance-corrected draws." if found.corrected is not None else "")
+    return text + (f" Shaded: {found.kind}." if found.corrected is not None else "")
 
 
 def _several(page: _Page, fits: list[Any], verdicts: list[Any], founds: list[ShownDraws], names: list[str]) -> None:
@@ -209,6 +209,8 @@ def _top(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
     cells = [
         ("ELBO on fresh draws", f"{fit.elbo.value:,.2f} <small>± {fit.elbo.se:.2f}</small>"),
         ("Pareto k-hat", f"{khat.value:.2f}" if khat is not None and np.isfinite(khat.value) else "–"),
+        *([("R-hat · ESS of NUTS", f"{fit.refined.worst_rhat:.3f} <small>· {fit.refined.least_ess:,.0f}</small>")]
+          if fit.refined is not None else []),
         ("parameters", f"{fit.model.density.dim:,}"),
         ("steps", f"{fit.num_steps:,}"),
         ("gradients · values", f"{fit.num_gradients:,} <small>· {fit.num_values:,}</small>"),
@@ -276,15 +278,14 @@ def _parameters(found: ShownDraws, key: str) -> str:
     best = found.own if found.corrected is None else found.corrected
     low, middle, high = np.quantile(best, [0.05, 0.5, 0.95], axis=0)
     mean, sd = best.mean(0), best.std(0)
-    error = sd / np.sqrt(len(best))
+    error = sd / np.sqrt(len(best)) if found.errors is None else found.errors
     ends = {s: (low[w].min(), high[w].max()) for s in dict.fromkeys(found.site) if (w := np.array(found.site) == s).any()}
     rows = []
     for j, name in enumerate(found.names[:_ROWS]):
         numbers = [f"{v:.4g}" for v in (mean[j], sd[j], low[j], middle[j], high[j], error[j])]
         rows.append((escape(name), *numbers, _interval(low[j], middle[j], high[j], *ends[found.site[j]])))
     heads = [("parameter", ""), *((h, "n") for h in ("mean", "sd", "5%", "50%", "95%", "MC error")), ("90% interval", "")]
-    kind = "importance-corrected draws" if found.corrected is not None else "draws from q"
-    note = f"{len(best):,} {kind}" + (
+    note = f"{len(best):,} {found.kind}" + (
         f"; the first {_ROWS:,} of {len(found.names):,} parameters." if len(found.names) > _ROWS else "."
     )
     box = f'<input type="search" placeholder="Filter parameters" aria-label="Filter parameters" aria-controls="{key}">'
@@ -329,6 +330,7 @@ def _settings(fit: Any) -> list[tuple[str, str]]:
     return [
         ("method", fit.method.name), ("family", f"{fit.family.name} ({fit.family_reason})"), ("seed", str(fit.seed)),
         ("restarts", restarts), ("stopped", str(fit.stop_reason)), *parts.items(),
+        *([("refined", str(fit.refined))] if fit.refined is not None else []),
         ("seconds", _waited(fit)),
         ("observations", f"{fit.model.num_observations:,}"), ("draws that were not finite", f"{fit.num_nonfinite:,}"),
     ]  # fmt: skip
@@ -359,6 +361,9 @@ def _code(fits: list[Any], path: Path) -> str:
     for fit in fits:
         restarts = f", restarts={len(fit.restart_elbos)}" if len(fit.restart_elbos) > 1 else ""
         lines.append(f"fit = yo.fit(model, {fit.method.name!r}, family={fit.family.name!r}, seed={fit.seed}{restarts})")
+        if fit.refined is not None:
+            asked = ", ".join(f"{name}={value!r}" for name, value in fit.refined.wanted._asdict().items())
+            lines.append(f"fit = fit.refine({asked})")
     return "\n".join([*lines, f"fit.report({path.name!r})"])
 
 
