@@ -24,10 +24,11 @@ jax.config.update("jax_enable_x64", True)
 CHAINS, WARM_UP, EACH = 4, 1000, 50
 
 
-def irt(items=15, people=80):
-    """Two-parameter item response, simulated: 114 parameters, a funnel in the spread of the discriminations."""
+def irt(items, people, spread):
+    """Two-parameter item response, simulated; where discriminations hardly differ their spread is a funnel."""
     rng = np.random.default_rng(5)
-    ability, hardness, slope = rng.normal(size=people), rng.normal(0.3, 1.0, size=items), rng.lognormal(0.0, 0.4, size=items)
+    ability, hardness = rng.normal(size=people), rng.normal(0.3, 1.0, size=items)
+    slope = rng.lognormal(0.0, spread, size=items)
     y = (rng.random((items, people)) < 1 / (1 + np.exp(-slope[:, None] * (ability - hardness[:, None])))).astype(float)
 
     def log_density(p):
@@ -40,7 +41,8 @@ def irt(items=15, people=80):
 
     supports = dict.fromkeys(("sigma_theta", "sigma_a", "sigma_b", "a"), constraints.positive)
     supports |= dict.fromkeys(("mu_b", "theta", "b"), constraints.real)
-    return yo.Model.from_log_density(log_density, supports, {"theta": (people,), "a": (items,), "b": (items,)}, name="2PL")
+    shapes = {"theta": (people,), "a": (items,), "b": (items,)}
+    return yo.Model.from_log_density(log_density, supports, shapes, name=f"2PL, {items} items")
 
 
 def hierarchy(count=85):
@@ -77,7 +79,7 @@ def schools(centred):
     return yo.Model.from_log_density(log_density, supports, {"x": (8,)}, name=name)
 
 
-MODELS = [irt, hierarchy, lambda: schools(False), lambda: schools(True)]
+MODELS = [lambda: irt(20, 100, 0.7), lambda: irt(15, 80, 0.4), hierarchy, lambda: schools(False), lambda: schools(True)]
 
 
 def nuts(model, draws):

@@ -130,7 +130,7 @@ def refusal(model: Any) -> str | None:
 
 
 def expected_gradients(fit: Fit, chains: int = 8, ess: float = 400) -> int:
-    """Guess, before anything is spent, how many gradients `Fit.refine` will take: right within a factor of two or so.
+    """Guess, before anything is spent, how many gradients `Fit.refine` will take: half to twice as many, more in a funnel.
 
     Leapfrogs go half a period of a standard normal, with steps of about d^(-1/4); NUTS takes 2^k - 1 of them. Draws are
     worth less the further the posterior is from q, by the variance of log p - log q.
