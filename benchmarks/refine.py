@@ -115,7 +115,8 @@ def main():
     lines = [
         f"`python benchmarks/refine.py --seeds {given.seeds} --draws {given.draws}`, yoasovi {yo.__version__}", "",
         f"Errors are of unconstrained parameters, against {CHAINS} x {given.draws:,} draws of NUTS from scratch. NUTS's own "
-        "gradients: from its start until R-hat is below 1.03 and ESS 400 for all parameters.", "",
+        "gradients: from its start until R-hat is below 1.03 and ESS 400 for all parameters. Where that is never, the "
+        "reference is not there either, and errors against it are rough.", "",
         "| posterior | seed | q: largest mean error, sds | refined: largest mean error, sds | R-hat, smallest ESS | "
         "divergences of draws | gradients of q + NUTS (guessed) | NUTS's own (divergences) |",
         "|---|---|---|---|---|---|---|---|",
