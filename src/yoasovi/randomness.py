@@ -43,6 +43,8 @@ class Purpose(IntEnum):
     LOADINGS = 25  # first loadings of a low-rank family: (lane,)
     PRIOR = 26  # draws from priors: (lane,)
     VERDICT_CHAINS = 27
+    REFINE = 28  # where chains begin
+    REFINE_ROUND = 29  # keys of NUTS: (round,)
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

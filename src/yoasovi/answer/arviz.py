@@ -37,18 +37,25 @@ def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None =
     """Give `n` draws with all that belongs to them; see `Fit.to_datatree`."""
     base = need("arviz_base", "arviz")
     labels = fit.model.labels or guessed(fit.model)
-    draws, theta, corrected = fit.draws(n, seed, corrected)
+    chains = fit.refined if corrected is not False else None
+    if chains is not None:
+        n, seed_of_draws, (several, each) = chains.size, 0, chains.theta.shape[:2]  # all of them, in their order
+    else:
+        seed_of_draws, (several, each) = seed, (1, n)
+    draws, theta, corrected = fit.draws(n, seed_of_draws, corrected)
     model = fit.model
-    log_p, log_q = fit.kernels.densities(fit.lane, theta)
     terms = _log_likelihood(fit, labels, draws)
     new = _predictive(model, labels, draws, seed)
-    fit.num_values += len(log_p)
-    # Corrected draws stand for the posterior itself: nothing is left to weigh, and the density they have is nobody's.
-    by_draw = {
-        "posterior": draws, "posterior_predictive": new, "log_likelihood": terms,
-        "sample_stats": {"log_p": log_p} | ({} if corrected else {"log_q": log_q}),
-    }  # fmt: skip
-    groups = {k: {name: np.asarray(x)[None] for name, x in v.items()} for k, v in by_draw.items()}  # one chain
+    by_draw = {"posterior": draws, "posterior_predictive": new, "log_likelihood": terms}
+    if chains is None:
+        log_p, log_q = fit.kernels.densities(fit.lane, theta)
+        fit.num_values += len(log_p)
+        # Corrected draws stand for the posterior itself: nothing is left to weigh, and the density they have is nobody's.
+        by_draw["sample_stats"] = {"log_p": log_p} | ({} if corrected else {"log_q": log_q})
+    by_chain = lambda x: np.asarray(x).reshape(several, each, *np.shape(x)[1:])
+    groups = {k: {name: by_chain(x) for name, x in v.items()} for k, v in by_draw.items()}
+    if chains is not None:
+        groups["sample_stats"] = dict(chains.stats)
     groups |= {"observed_data": dict(labels.observed), "constant_data": dict(labels.constant)}
     groups = {k: v for k, v in groups.items() if v}
     attrs = {"/": _attributes(fit, corrected)}

@@ -75,24 +75,29 @@ def in_blocks(rule: Any, data: Any, draws: Mapping[str, np.ndarray], seed: int) 
 def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Give log p(y_i | theta), shape (n, N), and log p - log q, shape (n,), at the draws that `sample` gives.
 
-    Corrected draws stand for the posterior itself: there is nothing left to weigh, and the second is zero.
+    Corrected draws, and those of a refined fit (n at most), stand for the posterior itself: there is nothing left to weigh,
+    and the second is zero.
     """
     positive_integer("n", "loo", n)
     model, local = fit.model, fit.model.density.local_sites
     fn = model.log_marginal or model.log_likelihood
     if isinstance(fn, WholeDensity | HostDensity) or (local and model.log_marginal is None):
         raise ValueError(f"`loo` needs a likelihood by observation; {model.name} has none (give `log_marginal` of `Model`).")
-    if fit.worth_correcting:
-        theta, ratio = fit.draws(n, seed, True)[1], np.zeros(n)
+    if fit.refined is not None or fit.worth_correcting:
+        theta = fit.draws(n if fit.refined is None else min(n, fit.refined.size), seed, None)[1]
+        ratio = np.zeros(len(theta))
     else:
         noise = fit.family.noise(open_uniform(stream(seed, Purpose.LOO), (n, fit.family.noise_size(model.density))))
         ratio = fit.kernels.values(fit.lane, noise[None])[0]
         theta = fit.kernels.draws(fit.params, noise) if local else fit.family.place(fit.lane, noise[None])[0]
-    names = {s.name for s in model.density.sites}
-    at = {k: v for k, v in fit.kernels.constrain(theta).items() if k in names}
-    each = fit.kernels.each(fn, at)
+    each = _by_observation(fit, fn, theta)
     sound = np.isfinite(ratio) & np.isfinite(each).all(1)
     return each[sound], ratio[sound]
+
+
+def _by_observation(fit: Any, fn: Any, theta: Any) -> np.ndarray:
+    names = {s.name for s in fit.model.density.sites}
+    return fit.kernels.each(fn, {k: v for k, v in fit.kernels.constrain(theta).items() if k in names})
 
 
 def _padded(x: np.ndarray) -> np.ndarray:

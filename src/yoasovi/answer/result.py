@@ -27,6 +27,7 @@ from yoasovi.verdict.diagnostics import Estimate, Loo
 from yoasovi.verdict.given import label
 
 if TYPE_CHECKING:
+    from yoasovi.answer.refine import Chains
     from yoasovi.verdict import Thresholds, Verdict
 
 USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
@@ -83,6 +84,7 @@ class Fit:
     kept: dict[str, np.ndarray] | None = None  # draws that stand in for the model, in a fit loaded without it,
     kept_worth: float = np.nan  # and how many independent ones they are worth
     asked: dict[str, str] | None = None  # arguments of `fit` that differ from its defaults, as Python text; None: not known
+    refined: Chains | None = None  # what `refine` found: it then stands for the posterior in all that is asked
     _verdicts: dict[Any, Verdict] = field(default_factory=dict, repr=False, compare=False)
     _pools: dict[int, Pool] = field(default_factory=dict, repr=False, compare=False)
 
@@ -91,11 +93,14 @@ class Fit:
 
         With `corrected`, draws are importance-resampled towards the posterior (this evaluates log p, which is counted).
         By default that is done where q is visibly not the posterior and the importance weights can carry it.
+
+        After `refine` draws are the chains', in random order (all of them in their own for `n=fit.refined.size`); a larger
+        `n` repeats some. `corrected=False` gives those of q still.
         """
         if self.kept is None:
             return self.draws(n, seed, corrected)[0]
         positive_integer("n", "sample", n)
-        as_kept = corrected is None or corrected == self.worth_correcting
+        as_kept = corrected is None or corrected == (self.worth_correcting or self.refined is not None)
         check(as_kept, "corrected", "sample", "left out without the model", corrected)
         return _again(self.kept, n, seed)
 
@@ -131,6 +136,10 @@ class Fit:
     def draws(self, n: int, seed: int, corrected: bool | None) -> tuple[dict[str, np.ndarray], Any, bool]:
         """Draw as `sample` does; also the draws on the scale q lives on, and whether they were corrected."""
         positive_integer("n", "sample", n)
+        if self.refined is not None and corrected is not False:
+            with self.waiting("sample"):
+                theta = self.refined.theta.reshape(self.refined.size, -1)[_chosen(self.refined.size, n, seed)]
+                return self.kernels.constrain(theta, self.model.deterministics), theta, True
         if corrected is None:
             corrected = self.worth_correcting
         gaussian = isinstance(self.family, Gaussian)
@@ -138,7 +147,7 @@ class Fit:
         with self.waiting("sample"):
             if corrected:
                 chosen = self._pool(n).resample(n, stream(seed, Purpose.RESAMPLE))
-                theta: Any = self.family.place(self.lane, chosen[None])[0]
+                theta = self.family.place(self.lane, chosen[None])[0]
             else:
                 noise = self.family.noise(open_uniform(stream(seed, Purpose.SAMPLE), (n, self._noise_size)))
                 theta = self.family.place(self.lane, noise[None])[0] if gaussian else self.kernels.draws(self.params, noise)
@@ -164,6 +173,8 @@ class Fit:
 
     def effective_size(self, n: int = 4000) -> float:
         """Independent draws, of the posterior where `sample` corrects and of q where it does not, that n draws are worth."""
+        if self.refined is not None:
+            return min(self.refined.least_ess, float(n))
         if self.kept is not None:
             return min(self.kept_worth, float(n)) if np.isfinite(self.kept_worth) else float(n)
         if not self.worth_correcting:
@@ -184,12 +195,47 @@ class Fit:
         return self._pools[size]
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
-        """Posterior means on the constrained scale."""
-        return {k: v.mean(0) for k, v in self.sample(n, seed).items()}
+        """Posterior means on the constrained scale; those of all draws of the chains after `refine`."""
+        return {k: v.mean(0) for k, v in self.sample(self.plenty(n), seed).items()}
 
     def sd(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
-        """Posterior standard deviations on the constrained scale."""
-        return {k: v.std(0) for k, v in self.sample(n, seed).items()}
+        """Posterior standard deviations on the constrained scale; those of all draws of the chains after `refine`."""
+        return {k: v.std(0) for k, v in self.sample(self.plenty(n), seed).items()}
+
+    def plenty(self, n: int) -> int:
+        """Give how many draws to average over: n, or all where chains made them, since repeats would only add noise."""
+        return n if self.refined is None else self.refined.size
+
+    def refine(
+        self,
+        chains: int = 8,
+        *,
+        rhat: float = 1.03,
+        ess: float = 400,
+        max_gradients: int = 100_000,
+        seed: int | None = None,
+        progress: bool | None = None,
+    ) -> Fit:
+        """Run NUTS in q's own coordinates, from draws of q, and give a fit whose draws are those of its chains.
+
+        For what no Gaussian can match: `sample`, `mean`, `sd`, `summary`, `predict`, `loo`, `to_datatree`, `report` and
+        `diagnose` of the new fit rest on the chains, which are `fit.refined`; q and its ELBO stay. Chains that start at q's
+        draws find no mode that q has not found.
+
+        Parameters
+        ----------
+        chains
+            That run side by side, in one program.
+        rhat, ess
+            When to end: largest R-hat of all parameters below `rhat`, smallest effective sample size `ess` or more.
+        max_gradients
+            When to end whatever the chains say; the answer then says that they were not done.
+        seed, progress
+            The fit's own seed by default; progress as in `fit`.
+        """
+        from yoasovi.answer.refine import Wanted, refine
+
+        return refine(self, Wanted(chains, rhat, ess, max_gradients, self.seed if seed is None else seed), progress)
 
     def khat(self) -> float:
         """Pareto k-hat of the importance ratios p/q; above 0.7 they, and probably q, are not to be trusted."""
@@ -273,7 +319,7 @@ class Fit:
         """
         fn = self.model.log_marginal or self.model.log_likelihood
         n = n or (1000 if self.kernels.cheap else 100)
-        draws = self.sample(n, seed, corrected=False)
+        draws = self.sample(n, seed, corrected=False if self.refined is None else None)
         names = [s.name for s in self.model.density.local_sites]
         if names and self.model.log_marginal is None:
             raise ValueError("`dic` needs `log_marginal` of `Model`: the likelihood with its local latents summed out.")
@@ -285,12 +331,13 @@ class Fit:
         return diagnostics.dic(each[:-1], float(each[-1]))
 
     def to_datatree(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
-        """Give `n` draws as an `xarray.DataTree` for ArviZ, one chain of them.
+        """Give `n` draws as an `xarray.DataTree` for ArviZ, one chain of them; after `refine` all draws, by chain.
 
         Groups: posterior, log_likelihood (where there is one value per observation), sample_stats, observed_data,
         constant_data. `log_p` of sample_stats is the log density on the unconstrained scale. Draws from q come with their
         `log_q`, and the two are what `arviz_stats.loo_approximate_posterior` asks for; corrected draws stand for the
-        posterior itself and have none: there `arviz_stats.loo` is right as it is.
+        posterior itself and have none: there `arviz_stats.loo` is right as it is. Chains have what NUTS said of each draw
+        instead: lp, diverging and others.
         """
         with self.waiting("datatree"):
             from yoasovi.answer.arviz import to_datatree
@@ -308,20 +355,30 @@ class Fit:
         ]
         if self.num_nonfinite:
             lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused: {self.nonfinite}")
+        if self.refined is not None:
+            lines.append(str(self.refined))
         lines.append(f"{'':<20}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}{'MC error':>12}")
         local = {s.name for s in self.model.density.local_sites}
-        size = self.effective_size()
-        for name, draws in self.sample(4000).items():
+        for name, draws in self.sample(self.plenty(4000)).items():
             if name in local:
                 continue
             flat = draws.reshape(len(draws), -1)
+            errors = self.mean_errors(flat)
             for j, index in enumerate(np.ndindex(draws.shape[1:])):
                 mean, sd, (low, high) = flat[:, j].mean(), flat[:, j].std(), np.quantile(flat[:, j], [0.05, 0.95])
                 numbers = "".join(f"{x:>12.4g}" for x in (mean, sd, low, high))
-                lines.append(f"{label(name, index):<20}{numbers}{sd / np.sqrt(size):>12.2g}")
+                lines.append(f"{label(name, index):<20}{numbers}{errors[j]:>12.2g}")
                 if len(lines) > 60:
                     return "\n".join([*lines, "..."])
         return "\n".join(lines)
+
+    def mean_errors(self, draws: np.ndarray) -> np.ndarray:
+        """Give Monte Carlo errors of the means of what `sample` gave, (n, ...) to (...); n is `plenty(n)` after `refine`."""
+        if self.refined is None:
+            return draws.std(0) / np.sqrt(self.effective_size(len(draws)))
+        from yoasovi.answer.refine import mean_error
+
+        return mean_error(draws.reshape(*self.refined.theta.shape[:2], *draws.shape[1:]))
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write the fit to a folder, for `yoasovi.load`: arrays as npz, the rest as JSON, nothing that runs."""
@@ -346,9 +403,13 @@ class Fit:
 
 def _again(kept: dict[str, np.ndarray], n: int, seed: int) -> dict[str, np.ndarray]:
     """Give n of the kept draws: all of them as they are, fewer without repeats, more with repeats."""
-    have = len(next(iter(kept.values())))
-    if n == have and seed == 0:
-        return dict(kept)
-    rng = stream(seed, Purpose.KEPT)
-    chosen = rng.permutation(have)[:n] if n <= have else rng.integers(have, size=n)
+    chosen = _chosen(len(next(iter(kept.values()))), n, seed)
     return {k: v[chosen] for k, v in kept.items()}
+
+
+def _chosen(have: int, n: int, seed: int) -> np.ndarray:
+    """Say which of the draws there are to give: all in their order, fewer without repeats, more with repeats."""
+    if n == have and seed == 0:
+        return np.arange(have)
+    rng = stream(seed, Purpose.KEPT)
+    return rng.permutation(have)[:n] if n <= have else rng.integers(have, size=n)

@@ -154,6 +154,9 @@ def fit(
         bool | None, typer.Option("--verdict/--no-verdict", help="Say how good the answer is; by default unless --json.")
     ] = None,
     report_: Report = None,
+    refine: Annotated[
+        bool, typer.Option("--refine", help="Run NUTS in the fit's own coordinates; its draws are then the answer.")
+    ] = False,
 ):
     """Fit a model and say how good the answer is."""
     given = given_data(data, target, columns, group, sd)
@@ -166,6 +169,11 @@ def fit(
         from yoasovi.files.checkpoint import Checkpoint
 
         options["checkpoint"] = Checkpoint(checkpoint, checkpoint_seconds, checkpoint_steps)
+    if refine:
+        from yoasovi.answer.refine import refusal
+
+        if (why := refusal(found)) is not None:
+            raise ValueError(why)
     with redirect_stdout(sys.stderr):  # what a model prints must not get between the lines of the answer
         answer = run(found, method, seed, quiet, options)
         row = Row(method, [answer], [dic(answer)])
@@ -178,6 +186,11 @@ def fit(
         if answer.num_nonfinite:
             print_notes(terminal, [f"{answer.num_nonfinite:,} draws were not finite and were refused: {answer.nonfinite}."])
         sys.stdout.flush()
+    if refine and not row.interrupted:
+        with redirect_stdout(sys.stderr):
+            answer = answer.refine(progress=False if quiet else None)
+        if not json_:
+            print(f"\n{str(answer.refined)[0].upper()}{str(answer.refined)[1:]}.", flush=True)
     more: dict = {}
     if verdict or report_ or save or (verdict is None and not json_):
         with redirect_stdout(sys.stderr), quiet_warnings(), waiting("looking at how good the answer is", quiet):

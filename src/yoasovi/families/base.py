@@ -28,6 +28,25 @@ class Proposal(NamedTuple):
     noise: Any  # how much of that could be luck
 
 
+class Root(NamedTuple):
+    """q's own coordinates, as many as theta has: theta = mean + C (eps + V (stretch * V^T eps)), eps standard normal."""
+
+    mean: Any  # (d,)
+    factor: Any  # C: (d, d), or (d,) where it is diagonal
+    axes: Any  # V: (d, r), orthonormal columns
+    stretch: Any  # (r,)
+
+    def place(self, eps: Any) -> Any:
+        """Map eps (..., d) to theta."""
+        white = eps + ((eps @ self.axes) * self.stretch) @ self.axes.T
+        return self.mean + (white * self.factor if self.factor.ndim == 1 else white @ self.factor.T)
+
+    def pull(self, gradient: Any) -> Any:
+        """Turn gradients by theta into gradients by eps."""
+        white = gradient * self.factor if self.factor.ndim == 1 else gradient @ self.factor
+        return white + ((white @ self.axes) * self.stretch) @ self.axes.T
+
+
 class Gaussian(ABC):
     """A Gaussian on the flat unconstrained vector: theta = place(params, eps), eps standard normal."""
 
@@ -68,6 +87,11 @@ class Gaussian(ABC):
     @abstractmethod
     def frame(self, params: Any) -> tuple[np.ndarray, np.ndarray]:
         """Give q's mean and its own units: a triangular factor (..., d, d), or one scale per coordinate (..., d)."""
+
+    def root(self, params: Any) -> Root:
+        """Give coordinates in which q is a standard normal, for one lane."""
+        mean, factor = self.frame(params)
+        return Root(mean, factor, np.zeros((len(mean), 0)), np.zeros(0))
 
     @abstractmethod
     def widen(self, params: Any, factor: float) -> Any:

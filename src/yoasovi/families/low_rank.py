@@ -9,7 +9,7 @@ import numpy as np
 
 from yoasovi.arrays import space
 from yoasovi.errors import positive_integer
-from yoasovi.families.base import LOG_2PI, SCALE_CAP, Gaussian, Proposal, clip, turned
+from yoasovi.families.base import LOG_2PI, SCALE_CAP, Gaussian, Proposal, Root, clip, turned
 from yoasovi.windows.score_line import line_of_scales, newton
 
 
@@ -108,6 +108,11 @@ class LowRank(Gaussian):
 
     def frame(self, params):
         return params.mean, np.exp(params.log_scale) * np.sqrt(1.0 + (params.loading**2).sum(-1))
+
+    def root(self, params):
+        # The symmetric root of I + U U^T: its noise has as many numbers as theta, that of `place` has more.
+        axes, sizes, _ = np.linalg.svd(params.loading, full_matrices=False)
+        return Root(params.mean, np.exp(params.log_scale), axes, np.sqrt(1.0 + sizes**2) - 1.0)
 
     def widen(self, params, factor):
         return params._replace(log_scale=params.log_scale + 0.5 * np.log(factor))

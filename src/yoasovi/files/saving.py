@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 
+from yoasovi.answer.refine import Chains
 from yoasovi.answer.result import USUAL, Fit, Seconds
 from yoasovi.errors import check
 from yoasovi.families import Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
@@ -156,6 +157,7 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "trace": list(fit.trace),
         "verdict": None if fit.verdict is None else fit.verdict.as_json(),
         "asked": fit.asked,
+        "refined": None if (chains := fit.refined) is None else chains.as_json(),
     }
     if isinstance(fit.model, Model):
         with precision():
@@ -163,6 +165,8 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays = {f"params.{i:04d}": np.asarray(x) for i, (_, x) in enumerate(leaves)}
     arrays |= {f"draws.{i:04d}": np.asarray(x) for i, x in enumerate(draws.values())}
     arrays |= {f"trace.{i:04d}": np.asarray(x) for i, x in enumerate(fit.trace.values())}
+    if chains is not None:
+        arrays |= {f"refined.{name}": x for name, x in chains.arrays().items()}
     arrays["elbos"] = np.array([fit.elbo, *fit.restart_elbos], float)
     arrays["log_ratio"] = np.asarray(fit.log_ratio, float)
     worth = fit.effective_size(len(next(iter(draws.values()))))
@@ -174,6 +178,8 @@ def _draws(fit: Fit) -> dict[str, np.ndarray]:
     density = fit.model.density
     each = sum(int(np.prod(s.shape)) for s in (*density.sites, *density.local_sites))
     spent = fit.num_values
+    if fit.refined is not None:  # all of them, by chain: errors cannot be told from some
+        return fit.sample(fit.refined.size)
     draws = fit.sample(max(100, min(_DRAWS, _MOST_NUMBERS // max(each, 1))))
     fit.num_values = spent  # saving changes nothing about a fit
     return draws
@@ -275,10 +281,20 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
         log_ratio=arrays["log_ratio"], reported_elbo=reported, restart_elbos=elbos[1:],
         nonfinite=Nonfinite(*header["nonfinite"]), stop_detail=header["stop_detail"],
         kept=None if model is not None else draws, kept_worth=worth[0] if worth else np.nan,
-        _verdicts=_verdicts(header.get("verdict")),
+        refined=_chains(header, arrays, density), _verdicts=_verdicts(header.get("verdict")),
         asked=None if (asked := header.get("asked")) is None else {str(k): str(v) for k, v in asked.items()},
         **{name: header[name] for name in _COUNTS},
     )  # fmt: skip
+
+
+def _chains(header: dict[str, Any], arrays: dict[str, np.ndarray], density: Density) -> Chains | None:
+    if (said := header.get("refined")) is None:
+        return None
+    found = {k.removeprefix("refined."): v for k, v in arrays.items() if k.startswith("refined.")}
+    try:
+        return Chains.from_json(said, found, density.dim)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the saved fit's chains cannot be read: {error}.") from error
 
 
 def _verdicts(found: Any) -> dict[Any, Verdict]:

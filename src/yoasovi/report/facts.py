@@ -124,4 +124,7 @@ def _call(fit: Any, model: str) -> tuple[str, list[tuple[str, str]]]:
             needs.append((name, f"the object that was given: {text}"))
             text = name
         arguments.append(text if name == "method" else f"{name}={text}")
-    return f"yo.fit({', '.join(arguments)})", needs
+    call = f"yo.fit({', '.join(arguments)})"
+    if fit.refined is not None:
+        call += f".refine({', '.join(f'{k}={v!r}' for k, v in fit.refined.wanted._asdict().items())})"
+    return call, needs

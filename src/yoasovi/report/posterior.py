@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,52 +18,58 @@ _WIDEST = 25.0  # an axis is so many times as long as the shortest interval on i
 
 @dataclass(frozen=True)
 class ShownDraws:
-    """Draws of all scalar parameters: q's own, and importance-corrected ones where that is possible."""
+    """Draws of all scalar parameters: q's own, and better ones where there are: NUTS's, or importance-corrected."""
 
     names: list[str]
     own: np.ndarray  # (S, P)
     corrected: np.ndarray | None
     site: list[str]  # of each parameter
     sizes: dict[str, int]  # of each site: some are shown in part
-    worth: float = np.nan  # independent draws
+    errors: np.ndarray | None = None  # of the means of the best ones
+    kind: str = "draws from q"  # what the best ones are
+    label: str = "corrected"  # of the better ones in charts
     derived: ShownDraws | None = None  # deterministic sites
 
     @property
     def best(self) -> np.ndarray:
-        """Give the corrected draws where there are any."""
+        """Give the better draws where there are any."""
         return self.own if self.corrected is None else self.corrected
 
 
 def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
-    """Draw from q, and as `sample` corrects where it does so by itself; latents of single observations are left out."""
-    density = fit.model.density
-    can = fit.kept is None and fit.worth_correcting
+    """Draw from q, and what `sample` gives where it is something better; latents of single observations are left out."""
+    density, n = fit.model.density, fit.plenty(n)
+    better = fit.refined is not None or fit.worth_correcting
     # A fit loaded without its model has the draws that were saved, as they are.
-    own = fit.sample(n) if fit.kept is not None else fit.sample(n, corrected=False)
-    better = fit.sample(n) if can else None
+    best = fit.sample(n)
+    own = fit.sample(n, corrected=False) if better and fit.kept is None else best
+    kind = "draws from q" if not better else "importance-corrected draws" if fit.refined is None else "draws of NUTS"
     sites = [s.name for s in density.sites]
     local = {s.name for s in density.local_sites}
     others = [k for k in own if k not in sites and k not in local]
-    shown = partial(_shown, density, own, better, fit.effective_size(n))
+
+    def shown(which: list[str], derived: ShownDraws | None = None) -> ShownDraws:
+        names, site, flat = _columns(density, best, which)
+        mine = _columns(density, own, which)[2]
+        sizes = {k: int(np.prod(own[k].shape[1:])) for k in which}
+        label = "corrected" if fit.refined is None else "NUTS"
+        corrected = None if own is best else flat
+        return ShownDraws(names, mine, corrected, site, sizes, fit.mean_errors(flat), kind, label, derived)
+
     return shown([k for k in own if k in sites], shown(others) if others else None)
 
 
-def _shown(
-    density: Any, own: dict, better: dict | None, worth: float, sites: list[str], derived: ShownDraws | None = None
-) -> ShownDraws:
-    known, names, site = _labels(density), [], []
+def _columns(density: Any, sample: dict[str, np.ndarray], sites: list[str]) -> tuple[list[str], list[str], np.ndarray]:
+    """Give names, sites and draws of scalars; of a long deterministic site the first ones."""
+    known, names, site, columns = _labels(density), [], [], []
     for name in sites:
-        indices = list(np.ndindex(own[name].shape[1:]))
+        indices = list(np.ndindex(sample[name].shape[1:]))
         labels = known.get(name, [name if not i else f"{name}[{','.join(map(str, i))}]" for i in indices])
         labels = labels if name in known else labels[:_DERIVED]
         names += labels
         site += [name] * len(labels)
-    counts = {k: site.count(k) for k in sites}
-    flat = lambda sample: np.concatenate(
-        [np.asarray(sample[k], float).reshape(len(sample[k]), -1)[:, : counts[k]] for k in sites], 1
-    )
-    sizes = {k: int(np.prod(own[k].shape[1:])) for k in sites}
-    return ShownDraws(names, flat(own), None if better is None else flat(better), site, sizes, worth, derived)
+        columns.append(np.asarray(sample[name], float).reshape(len(sample[name]), -1)[:, : len(labels)])
+    return names, site, np.concatenate(columns, 1)
 
 
 def _labels(density: Any) -> dict[str, list[str]]:
@@ -102,7 +107,7 @@ def marginal_charts(founds: list[ShownDraws], names: list[str]) -> list[Panel]:
                 fixed = found.corrected[:, j]
                 span = reach(column, fixed)
                 curve = density(fixed, span)
-                series.append(Series("corrected", "band", *curve, low=np.zeros_like(curve[1]), colour=4))
+                series.append(Series(found.label, "band", *curve, low=np.zeros_like(curve[1]), colour=4))
             series.append(Series("q" if alone else name, "line", *density(column, span), colour=i))
         low, high = np.quantile(founds[0].own[:, j], [0.05, 0.95])
         caption = f"90% of q lies in {low:.4g} to {high:.4g}." if alone else ""
@@ -120,7 +125,7 @@ def pair_charts(found: ShownDraws) -> list[Panel]:
             series = [Series("q", "points", found.own[keep, i], found.own[keep, j], colour=0, faint=True)]
             if found.corrected is not None:
                 series.append(
-                    Series("corrected", "points", found.corrected[keep, i], found.corrected[keep, j], colour=1, faint=True)
+                    Series(found.label, "points", found.corrected[keep, i], found.corrected[keep, j], colour=1, faint=True)
                 )
             names = found.names[i], found.names[j]
             charts.append(Panel(f"pair-{i}-{j}", f"{names[0]} and {names[1]}", "", *names, tuple(series)))

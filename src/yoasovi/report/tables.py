@@ -87,7 +87,7 @@ def parameters(found: ShownDraws, title: str, key: str) -> str:
     best = found.best
     low, middle, high = np.quantile(best, [0.05, 0.5, 0.95], axis=0)
     mean, sd = best.mean(0), best.std(0)
-    error = sd / np.sqrt(found.worth)
+    error = np.full(len(mean), np.nan) if found.errors is None else found.errors
     ends = {s: (low[w].min(), high[w].max()) for s in dict.fromkeys(found.site) if (w := np.array(found.site) == s).any()}
     rows = []
     for j, name in enumerate(found.names[:_ROWS]):
@@ -95,9 +95,8 @@ def parameters(found: ShownDraws, title: str, key: str) -> str:
         rows.append((escape(name), *shown, _interval(low[j], middle[j], high[j], *ends[found.site[j]])))
     numbers = ("mean", "sd", "5%", "50%", "95%", "MC error")
     heads = [("parameter", ""), *((h, "n") for h in numbers), ("90% interval", "wide")]
-    kind = "importance-corrected draws" if found.corrected is not None else "draws from q"
     total = sum(found.sizes.values())
-    note = f"{len(best):,} {kind}" + (f"; {len(rows):,} of {total:,} entries." if len(rows) < total else ".")
+    note = f"{len(best):,} {found.kind}" + (f"; {len(rows):,} of {total:,} entries." if len(rows) < total else ".")
     box = f'<input type="search" placeholder="Filter by name" aria-label="Filter by name" aria-controls="{key}">'
     body = table(heads, rows, "cells", key, tall=len(rows) > 20)
     return f'<h3 class="over">{title}</h3><p class="caption">{note}</p>{box if len(rows) > 20 else ""}{body}'

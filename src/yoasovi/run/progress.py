@@ -16,7 +16,7 @@ _EVERY = 0.1  # seconds between two changes of a notebook's line
 _PROGRAMS = {
     "gradients": "log p and its gradient", "differences": "log p", "walk": "windows of steps", "chain": "single steps",
     "values": "log p", "pairs": "log p", "sights": "log p and its features", "constrained": "draws on their supports",
-    "anchored": "log p of all the data",
+    "anchored": "log p of all the data", "transitions": "NUTS",
 }  # fmt: skip
 
 
@@ -32,11 +32,7 @@ class Progress:
         self.first: tuple[float, int] | None = None  # when the first turn was done, and its evaluations
         self.fixed = isinstance(method.stopping, MaxSteps)
         self.fates, self.total = "", max_steps
-        self.line: Any = None
-        notebook = _in_notebook()
-        if wanted or (wanted is None and (sys.stderr.isatty() or notebook)):
-            kind = _NotebookLine if notebook else _TerminalLine
-            self.line = kind(method.name, max_steps if self.fixed else None)
+        self.line = _line(wanted, method.name, max_steps if self.fixed else None)
 
     def __enter__(self) -> Progress:
         if self.line:
@@ -83,6 +79,41 @@ class Progress:
             if self.fixed and step:
                 words.append(f"{max(0.0, (now - self.first[0]) * (self.total - step) / step):,.0f} s left")
         return "  ".join(words)
+
+
+class Rounds:
+    """A line that says how far something is that goes by rounds; there as that of a fit is."""
+
+    def __init__(self, wanted: bool | None, name: str):
+        self.line, self.count = _line(wanted, name, None), 0
+
+    def __enter__(self) -> Rounds:
+        if self.line:
+            self.line.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.line:
+            self.line.stop()
+
+    def compiling(self, program: str) -> None:
+        """Say what is being compiled."""
+        if self.line:
+            self.line.update(None, f"compiling {_PROGRAMS.get(program, program)}")
+
+    def __call__(self, said: str) -> None:
+        """Take note of a round."""
+        self.count += 1
+        if self.line:
+            self.line.update(self.count, said)
+
+
+def _line(wanted: bool | None, name: str, total: int | None) -> Any:
+    """Give a line to write on where one is wanted, or where nothing is said of it and someone is looking."""
+    notebook = _in_notebook()
+    if wanted or (wanted is None and (sys.stderr.isatty() or notebook)):
+        return (_NotebookLine if notebook else _TerminalLine)(name, total)
+    return None
 
 
 class _TerminalLine:

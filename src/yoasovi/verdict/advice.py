@@ -19,6 +19,7 @@ class Facts:
     steps: int
     corrects: bool  # `fit.sample()` is importance-corrected by itself
     refine: int | None = None  # gradients that `fit.refine()` would take, about; None where it cannot be asked
+    refined: int | None = None  # gradients that it was allowed, if it was asked
     few: bool = False  # corrected draws that count are few
     lost: bool = False  # nothing that was looked at tells where the posterior is
     stopped: str = "CONVERGED"
@@ -39,6 +40,10 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
     costs = [name for name, f in evidence.items() if f.grade != "good"]
     if grade == "good":
         return "Use it: nothing that was looked at speaks against what you get."
+    if facts.refined is not None and facts.modes == 1:
+        if "divergences" in costs:
+            return "Reparameterise (non-centred): NUTS does not enter a corner of the posterior, however long it runs."
+        return f"Go on: fit.refine(max_gradients={4 * facts.refined:_}), or reparameterise if R-hat stays high."
     if grade == "failed":
         return _after_failure(facts)
     if facts.coarse:

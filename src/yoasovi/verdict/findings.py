@@ -15,6 +15,15 @@ FINE, AGAINST, UNKNOWN = STATES = ("fine", "against", "cannot tell")
 MARKS = {FINE: "✓", AGAINST: "✗", UNKNOWN: "?"}
 
 
+_LABELS = {
+    "stopped": "end of the run", "finite": "log p not finite", "resolution": "digits of log p", "shift": "means, off by",
+    "scale": "sds, off by a factor", "corrected": "correction", "to_gain": "left to gain", "outside": "outside q",
+    "correlation": "correlation missed", "funnel": "funnel", "gap": "ELBO below evidence", "effective_size": "even weights",
+    "khat": "Pareto k-hat", "restarts": "restarts that agree", "rhat": "R-hat of the chains",
+    "ess": "effective draws", "divergences": "divergences", "moved": "q was off by", "modes": "in other modes",
+}  # fmt: skip
+
+
 class Finding(NamedTuple):
     """One piece of evidence: a number with its error and limit, what it says, and the worst grade it forces.
 
@@ -44,6 +53,17 @@ class Finding(NamedTuple):
     def bound(self) -> str:
         """The limit, as a table shows it."""
         return _short(self.limit) if math.isfinite(self.limit) else ""
+
+
+def state_of(grade: str) -> str:
+    """Give the state of a finding that costs a grade, or does not."""
+    return FINE if grade == "good" else AGAINST
+
+
+def found(name: str, value: float, grade: str, sentence: str, **more: Any) -> Finding:
+    """Make a finding: its label by its name, its state by its grade unless told."""
+    more = {"error": 0.0, "state": state_of(grade), "label": _LABELS.get(name, name), **more}
+    return Finding(name, float(value), grade=grade, sentence=sentence, **more)
 
 
 def _short(x: float) -> str:

@@ -17,26 +17,12 @@ from yoasovi.stopping import MaxSteps, StopReason
 from yoasovi.verdict import diagnostics, looks
 from yoasovi.verdict.advice import Facts, advise
 from yoasovi.verdict.diagnostics import Estimate, effective_size
-from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict
+from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict, found, state_of
 from yoasovi.verdict.given import GivenDraws, Off
 from yoasovi.verdict.landscape import FULL_UP_TO
+from yoasovi.verdict.refined import refined_findings
 
-_LABELS = {
-    "stopped": "end of the run", "finite": "log p not finite", "resolution": "digits of log p", "shift": "means, off by",
-    "scale": "sds, off by a factor", "corrected": "correction", "to_gain": "left to gain", "outside": "outside q",
-    "correlation": "correlation missed", "funnel": "funnel", "gap": "ELBO below evidence", "effective_size": "even weights",
-    "khat": "Pareto k-hat", "restarts": "restarts that agree", "modes": "in other modes",
-}  # fmt: skip
 _ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
-_STATES = {"good": FINE, "usable": AGAINST, "poor": AGAINST, "failed": AGAINST}
-
-
-def found(name: str, value: float, grade: str, sentence: str, **more: Any) -> Finding:
-    """Make a finding: its label by its name, its state by its grade unless told."""
-    more = {"error": 0.0, "state": _STATES[grade], "label": _LABELS.get(name, name), **more}
-    return Finding(name, float(value), grade=grade, sentence=sentence, **more)
-
-
 def diagnose(
     fit: Any, thresholds: Thresholds, draws: int | None = None, starts: int | None = None, seed: int = 0
 ) -> Verdict:
@@ -47,8 +33,11 @@ def diagnose(
     if starts is not None:
         check(isinstance(starts, int) and starts >= 0, "starts", "diagnose", "an integer of at least 0", starts)
     ask = _Inquiry(fit, thresholds, looks.Effort.of(fit, draws, starts), seed)
-    findings = list(ask.everything()) if fit.num_steps else []
-    findings.insert(0, ask.stopped(findings))
+    if fit.refined is not None:
+        findings = [*refined_findings(fit), *ask.modes()]
+    else:
+        findings = list(ask.everything()) if fit.num_steps else []
+        findings.insert(0, ask.stopped(findings))
     grade = GRADES[max(GRADES.index(f.grade) for f in findings)]
     evidence = {f.name: f for f in findings}
     return Verdict(grade, evidence, advise(grade, evidence, ask.facts), ask.num_values, ask.num_gradients)
@@ -58,10 +47,14 @@ class _Inquiry:
     """Gathers findings, the facts that advice is given by, and the cost."""
 
     def __init__(self, fit: Any, thresholds: Thresholds, effort: looks.Effort, seed: int):
+        from yoasovi.answer.refine import expected_gradients, refusal
+
         self.fit, self.limits, self.effort, self.seed = fit, thresholds, effort, seed
         self.dim = fit.model.density.dim
         self.facts = Facts(
-            family=fit.family.name, dim=self.dim, method=fit.method.name, steps=fit.num_steps, corrects=fit.worth_correcting
+            family=fit.family.name, dim=self.dim, method=fit.method.name, steps=fit.num_steps, corrects=fit.worth_correcting,
+            refine=expected_gradients(fit) if refusal(fit.model) is None and isinstance(fit.family, Gaussian) else None,
+            refined=None if fit.refined is None else fit.refined.wanted.max_gradients,
         )  # fmt: skip
         self.ratios = fit.ratios()
         self.axes: np.ndarray | None = None
@@ -214,7 +207,7 @@ class _Inquiry:
         self.facts.outside = missed if grade != "good" else 0.0
         text = f"{share:.1%} of the posterior lies where q has a probability of 0.01%"
         text += f"; of the draws you get {have:.1%} do." if have else "."
-        yield say("usable" if unknown and not self.fine else grade, text, state=UNKNOWN if unknown else _STATES[grade])
+        yield say("usable" if unknown and not self.fine else grade, text, state=UNKNOWN if unknown else state_of(grade))
 
     # ---- q ------------------------------------------------------------------------------------------------
 
@@ -236,7 +229,7 @@ class _Inquiry:
         unknown = grade == "good" and gain.value + gain.se > failed
         self.facts.to_gain = gain.value if grade != "good" else 0.0
         text = "One more full step would gain " + ("something." if gain.value > 2 * gain.se else "nothing that can be seen.")
-        state = UNKNOWN if unknown else _STATES[grade]
+        state = UNKNOWN if unknown else state_of(grade)
         grade = "usable" if unknown or (self.fine and grade == "failed") else grade  # q may be mended by correction
         return found("to_gain", gain.value, grade, text, error=gain.se, limit=usable, state=state, unit="nats")
 
