@@ -51,6 +51,7 @@ def settings(fit: Any) -> list[tuple[str, str]]:
     return [
         ("method", fit.method.name), ("family", f"{fit.family.name} ({fit.family_reason})"), ("seed", str(fit.seed)),
         ("restarts", restarts), ("stopped", str(fit.stop_reason)), *parts.items(),
+        *([("refined", str(fit.refined))] if fit.refined is not None else []),
         ("seconds", _waited(fit)),
         ("terms of the likelihood", f"{fit.model.num_observations:,}"),
         ("draws that were not finite", f"{fit.num_nonfinite:,}"),
