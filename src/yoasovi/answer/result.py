@@ -6,6 +6,7 @@ import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ from yoasovi.families import Gaussian
 from yoasovi.kernels import kernels_of
 from yoasovi.kernels.programs import Clock, Stages
 from yoasovi.model import Model
+from yoasovi.model.labels import told
 from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
 _MOST_DRAWS = 1000  # behind k-hat
+_MOST_ROWS = 60  # of the table that `summary` prints
 # Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
 _WORTH, _WORTH_LITTLE = 2000, 500
 
@@ -289,19 +292,20 @@ class Fit:
         ]
         if self.num_nonfinite:
             lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused: {self.nonfinite}")
-        lines.append(f"{'':<20}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}")
+        lines += told(self.model)
         local = {s.name for s in self.model.density.local_sites}
-        for name, draws in self.sample(4000).items():
-            if name in local:
-                continue
-            flat = draws.reshape(len(draws), -1)
-            for j, index in enumerate(np.ndindex(draws.shape[1:])):
-                label = name if not index else f"{name}[{','.join(map(str, index))}]"
-                low, high = np.quantile(flat[:, j], [0.05, 0.95])
-                lines.append(f"{label:<20}{flat[:, j].mean():>12.4g}{flat[:, j].std():>12.4g}{low:>12.4g}{high:>12.4g}")
-                if len(lines) > 60:
-                    return "\n".join([*lines, "..."])
-        return "\n".join(lines)
+        each = (
+            zip(self.model.names(name, draws.shape[1:]), draws.reshape(len(draws), -1).T, strict=True)
+            for name, draws in self.sample(4000).items()
+            if name not in local
+        )
+        rows = list(islice(chain.from_iterable(each), _MOST_ROWS + 1))
+        wide = max(20, *(len(label) + 2 for label, _ in rows))
+        lines.append(f"{'':<{wide}}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}")
+        for label, x in rows[:_MOST_ROWS]:
+            low, high = np.quantile(x, [0.05, 0.95])
+            lines.append(f"{label:<{wide}}{x.mean():>12.4g}{x.std():>12.4g}{low:>12.4g}{high:>12.4g}")
+        return "\n".join([*lines, "..."] if len(rows) > _MOST_ROWS else lines)
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write the fit to a folder, for `yoasovi.load`: arrays as npz, the rest as JSON, nothing that runs."""

@@ -75,8 +75,7 @@ def run(model: Model, method: str, seed: int, quiet: bool, options: dict[str, An
     """Fit, with live progress if stderr is a terminal and `quiet` is not set."""
     from yoasovi.fitting import fit
 
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"yoasovi: {message}", file=sys.stderr)
+    with plain_warnings():
         return fit(model, method, seed=seed, progress=False if quiet else None, **options)
 
 
@@ -84,6 +83,14 @@ def keep_programs() -> None:
     """Keep compiled programs in the user's cache folder unless told otherwise; processes begun from here do so too."""
     if VARIABLE not in os.environ and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         os.environ[VARIABLE] = str(usual_folder())
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print a warning as a line of its own, without the code that it came from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"yoasovi: {message}", file=sys.stderr)
+        yield
 
 
 @contextmanager
@@ -165,3 +172,18 @@ def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any
         "nonfinite": fit.nonfinite._asdict(),
         "seconds": fit.seconds._asdict(),
     }  # fmt: skip
+
+
+def posterior_as_json(fit: Fit, most: int = 1000) -> dict[str, Any]:
+    """Give mean, sd and quantiles of the first parameters by name, the priors, and what was made of the data."""
+    import numpy as np
+
+    local = {s.name for s in fit.model.density.local_sites}
+    out: dict[str, dict[str, float]] = {}
+    for site, draws in fit.sample(4000).items():
+        for name, x in zip(fit.model.names(site, draws.shape[1:]), draws.reshape(len(draws), -1).T, strict=True):
+            if site not in local and len(out) < most and np.isfinite(x).all():
+                low, high = np.quantile(x, [0.05, 0.95])
+                out[name] = {"mean": float(x.mean()), "sd": float(x.std()), "5%": float(low), "95%": float(high)}
+    notes = [] if fit.model.labels is None else list(fit.model.labels.notes)
+    return {"posterior": out, "priors": fit.model.priors, "notes": notes}

@@ -12,8 +12,9 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from yoasovi.errors import check, positive_number
-from yoasovi.model import Model, Params
+from yoasovi.model import Labels, Model, Params
 from yoasovi.models.arrays import numbers, positive
+from yoasovi.models.columns import Words, column
 
 
 def HierarchicalNormal(
@@ -48,7 +49,8 @@ def HierarchicalNormal(
     centre = float(numbers("prior_mean", owner, prior_mean, 0))
     if group is None and sd is None:
         raise ValueError(f"`sd` of `{owner}` must be given when `group` is not: one value per group cannot tell them apart.")
-    index, size, share = _groups(owner, y, group)
+    index, names, share = _groups(owner, y, group)
+    size = len(names)
     data = {"y": y, "group": index}
     prior = {"mu": dist.Normal(centre, float(prior_scale)), "tau": dist.HalfCauchy(float(tau_scale))}
     if sd is None:
@@ -63,6 +65,10 @@ def HierarchicalNormal(
     return Model(
         prior=prior, log_likelihood=GroupNormal(centered), data=data, name="hierarchical normal",
         log_marginal=GroupNormal(False) if centered else None, predictive=group_predictive,
+        labels=None if group is None else Labels(
+            dims=dict.fromkeys(("theta", "offset"), ("group",)), coords={"group": names}, observed={"y": y},
+            constant={k: v for k, v in data.items() if k in ("group", "sd")}, blocks={"y": (-1,)},
+        ),
     )  # fmt: skip
 
 
@@ -98,13 +104,12 @@ class GroupNormal:
         return value + data["share"] * dist.Normal(params["mu"], params["tau"]).log_prob(theta)[data["group"]]
 
 
-def _groups(owner: str, y: np.ndarray, group: Any) -> tuple[np.ndarray, int, np.ndarray]:
-    """Give each observation a group number from 0; also how many there are, and its share of that group."""
+def _groups(owner: str, y: np.ndarray, group: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give each observation a group number from 0; also the groups' names, and its share of that group."""
     if group is None:
-        return np.arange(y.size), y.size, np.ones(y.size)
-    group = np.asarray(group)
-    check(group.shape == y.shape, "group", owner, f"of the shape of `y`, {y.shape}", f"shape {group.shape}")
-    if group.dtype.kind == "f":
-        check(np.isfinite(group).all(), "group", owner, "without missing labels", "NaN or infinite labels")
-    _, index, counts = np.unique(group, return_inverse=True, return_counts=True)
-    return index, counts.size, 1.0 / counts[index]
+        return np.arange(y.size), np.arange(y.size), np.ones(y.size)
+    found = group if isinstance(group, Words) else column("group", owner, group)
+    codes = found.codes if isinstance(found, Words) else found
+    check(codes.shape == y.shape, "group", owner, f"of the shape of `y`, {y.shape}", f"shape {codes.shape}")
+    values, index, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    return index, np.array(found.levels)[values] if isinstance(found, Words) else values, 1.0 / counts[index]

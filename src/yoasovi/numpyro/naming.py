@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from yoasovi.answer.arviz import Labels
+from yoasovi.model import Labels
 from yoasovi.numpyro.laws import is_observation, member_dim
 from yoasovi.numpyro.replay import Replay
 

@@ -192,23 +192,23 @@ def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
     local = {s.name for s in fit.model.density.local_sites}
     few = isinstance(fit.family, Gaussian) and fit.family.noise_size(fit.model.density) <= KERNELS_UP_TO
     if fit.kept is not None:  # loaded without its model: the draws that were saved, as they are
-        names, sites, saved = _flat(fit.sample(n), local)
+        names, sites, saved = _flat(fit, fit.sample(n), local)
         return ShownDraws(names, saved, None, sites)
-    own = _flat(fit.sample(n, corrected=False), local)
+    own = _flat(fit, fit.sample(n, corrected=False), local)
     can = few and fit.model.differentiable and bool(np.isfinite(fit.log_ratio).all())
-    corrected = _flat(fit.sample(n, corrected=True), local)[2] if can else None
+    corrected = _flat(fit, fit.sample(n, corrected=True), local)[2] if can else None
     return ShownDraws(own[0], own[2], corrected, own[1])
 
 
-def _flat(sample: dict[str, np.ndarray], skip: set[str]) -> tuple[list[str], list[str], np.ndarray]:
+def _flat(fit: Any, sample: dict[str, np.ndarray], skip: set[str]) -> tuple[list[str], list[str], np.ndarray]:
     names, sites, columns = [], [], []
     for name, x in sample.items():
         if name in skip:
             continue
         columns.append(np.asarray(x, float).reshape(len(x), -1))
-        indices = list(np.ndindex(x.shape[1:]))
-        names += [name if not i else f"{name}[{','.join(map(str, i))}]" for i in indices]
-        sites += [name] * len(indices)
+        labels = fit.model.names(name, x.shape[1:])
+        names += labels
+        sites += [name] * len(labels)
     return names, sites, np.concatenate(columns, 1)
 
 

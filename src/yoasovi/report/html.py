@@ -171,8 +171,19 @@ def _one(page: _Page, fit: Any, verdict: Any, found: ShownDraws, prefix: str = "
     if checks:
         page.section(f"{prefix}checks", "Checks")
         page.grid(checks, prefix, "medium")
+    _priors(page, fit.model, prefix)
     page.section(f"{prefix}settings", "Settings")
     page.add(_table([("setting", ""), ("value", "")], [(escape(k), escape(v)) for k, v in _settings(fit)]))
+
+
+def _priors(page: _Page, model: Any, prefix: str) -> None:
+    """Tell the priors, and what was made of the data."""
+    notes = [] if model.labels is None else model.labels.notes
+    if model.priors:
+        page.section(f"{prefix}priors", "Priors")
+        page.add(_table([("parameter", ""), ("prior", "")], [(escape(k), escape(v)) for k, v in model.priors.items()]))
+    if notes:
+        page.section(f"{prefix}data", "Data", " ".join(notes))
 
 
 def _lead(found: ShownDraws) -> str:

@@ -240,7 +240,7 @@ class _Inquiry:
         """Give the value that is surely largest, its error, and the names of its pair if it is beyond doubt and a limit."""
         i, j = _largest(pairs)
         value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > -ndtri(0.001 / self.dim**2)
-        names = self.fit.model.density.labels
+        names = self.fit.model.free_names
         return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
 
     def wide(self, draws: int, seed: int) -> Iterator[Finding]:
