@@ -43,6 +43,11 @@ class Wanted(NamedTuple):
         """Tell whether a column is wanted."""
         return name in self.needed or (name not in self.drop and not self.only)
 
+    def mend(self, name: str) -> str:
+        """Say what to do about a gap."""
+        out = "" if name in self.needed else f", or leave the column out with --drop {name}"
+        return f"drop or impute such rows{out}"
+
     def check(self, path: Path, names: Collection[str]) -> None:
         """Refuse a name that the file does not have."""
         for name, said in {**{x: f"--drop {x}: no such column" for x in self.drop}, **self.needed}.items():
@@ -78,8 +83,7 @@ def read_columns(path: str | Path, wanted: Wanted = Wanted()) -> Columns:  # noq
     for name, values in columns.items():
         if not isinstance(values, Words) and values.dtype.kind == "f" and not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0]) + 1
-            said = f"drop or impute such rows, or leave the column out with --drop {name}"
-            raise ValueError(f"{path}: column {name!r} has {values[row - 1]} in row {row}; {said}.")
+            raise ValueError(f"{path}: column {name!r} has {values[row - 1]} in row {row}; {wanted.mend(name)}.")
     return columns
 
 
@@ -120,7 +124,7 @@ def _csv(path: Path, wanted: Wanted) -> Columns:
         if twice := [x for x in names if names.count(x) > 1]:
             raise ValueError(f"{path}: line 1 has the column {twice[0]!r} twice; give each column a name of its own.")
         wanted.check(path, names)
-        store = [_Column(path, name, name == wanted.group) for name in names]
+        store = [_Column(path, name, wanted) for name in names]
         used = [(i, column) for i, column in enumerate(store) if wanted.has(column.name)]
         for row in rows if named else _with_first(head, rows):
             if not row:
@@ -156,10 +160,10 @@ def _number(text: str) -> float | None:
 class _Column:
     """A column that grows: numbers, or text from its first row on."""
 
-    def __init__(self, path: Path, name: str, group: bool):
-        self.path, self.name, self.group = path, name, group
+    def __init__(self, path: Path, name: str, wanted: Wanted):
+        self.path, self.name, self.wanted = path, name, wanted
         self.numbers = array("d")  # of text: which
-        self.text = group
+        self.text = self.group = name == wanted.group
         self.words: dict[str, int] = {}
 
     def add(self, field: str, line: int) -> None:
@@ -168,7 +172,7 @@ class _Column:
         value = _number(field)
         if field.lower() in _MISSING or (not self.text and value is not None and not math.isfinite(value)):
             said = "is empty" if not field else f"is {field!r}"
-            raise ValueError(f"{where} {said}; drop or impute such rows, or leave the column out with --drop {self.name}.")
+            raise ValueError(f"{where} {said}; {self.wanted.mend(self.name)}.")
         if value is None and not self.text:
             if self.numbers:
                 raise ValueError(f"{where} is {field[:40]!r}, after numbers; mend it, or leave the column out with "
@@ -263,21 +267,20 @@ def _parquet(path: Path, wanted: Wanted) -> Columns:
             if not plain and field.name not in text and not kind.is_dictionary(field.type):
                 said = f"must be numbers or text; it is {field.type}. Leave it out with --drop {field.name}."
                 raise ValueError(f"{path}: column {field.name!r} {said}")
-            out[field.name] = _parquet_column(path, file, field.name, plain, field.name == wanted.group)
+            out[field.name] = _parquet_column(path, file, field.name, plain, wanted)
         return out
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} is no intact Parquet file: {' '.join(str(error).split())}") from error
 
 
-def _parquet_column(path: Path, file: Any, name: str, plain: bool, group: bool) -> Column:
+def _parquet_column(path: Path, file: Any, name: str, plain: bool, wanted: Wanted) -> Column:
     parts: list[np.ndarray] = []
     row, words = 0, {}  # type: ignore[var-annotated]
     for batch in file.iter_batches(batch_size=2**16, columns=[name]):
         values = batch.column(0)
         if values.null_count:
             first = row + int(values.is_null().to_numpy(zero_copy_only=False).argmax()) + 1
-            said = f"drop or impute such rows, or leave the column out with --drop {name}"
-            raise ValueError(f"{path}: column {name!r} is empty in row {first}; {said}.")
+            raise ValueError(f"{path}: column {name!r} is empty in row {first}; {wanted.mend(name)}.")
         row += len(values)
         if plain:
             found = values.to_numpy(zero_copy_only=False)
@@ -286,4 +289,4 @@ def _parquet_column(path: Path, file: Any, name: str, plain: bool, group: bool) 
         numbers = [words.setdefault(str(x)[:LONGEST_LABEL], len(words)) for x in values.dictionary.to_pylist()]
         parts.append(np.array(numbers, int)[values.indices.to_numpy(zero_copy_only=False)])
     joined = np.concatenate(parts) if parts else np.empty(0, float if plain else int)
-    return joined if plain else _words(list(words), joined, group)
+    return joined if plain else _words(list(words), joined, name == wanted.group)

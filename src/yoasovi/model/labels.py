@@ -51,11 +51,9 @@ def priors(laws: Mapping[str, dist.Distribution], labels: Labels | None) -> dict
     for site, law in laws.items():
         shape = tuple(law.batch_shape) + tuple(law.event_shape)
         each = _in_words(law, shape)
-        if isinstance(each, str):
-            out[site] = each
-        elif len(set(each)) == 1:
+        if len(set(each)) == 1 and shape != (1,):
             out[site] = each[0]
-        elif len(each) <= _MOST_PRIORS:
+        elif 0 < len(each) <= _MOST_PRIORS:
             out |= dict(zip(names(site, shape, labels), each, strict=True))
         elif each:
             out[site] = f"{each[0]}, {each[1]} and so on: {len(each):,} of them"
@@ -71,15 +69,15 @@ def told(model: Any) -> list[str]:
     return [*lines, f"Priors: {'; '.join(laws)}."] if laws else lines
 
 
-def _in_words(law: Any, shape: tuple[int, ...]) -> str | list[str]:
-    """Describe a law, or each of its numbers; nothing for an improper one."""
+def _in_words(law: Any, shape: tuple[int, ...]) -> list[str]:
+    """Describe the law of each number, or of all of them together; of none where the law is improper or discrete."""
     while isinstance(law, dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution):
         law = law.base_dist
     if isinstance(law, dist.ImproperUniform) or law.is_discrete:
         return []
     wanted = _ARGUMENTS.get(type(law))
     if wanted is None:
-        return type(law).__name__
+        return [type(law).__name__]
     values = [np.ravel(np.broadcast_to(np.asarray(getattr(law, name), float), shape)) for name in wanted]
     return [f"{type(law).__name__}({', '.join(f'{x:.4g}' for x in row)})" for row in zip(*values, strict=True)]
 

@@ -17,6 +17,7 @@ _DISTINCT = 0.8  # share of rows with a text of their own, from which on text is
 _FEWEST_ROWS = 10  # in which 1, 2, 3, ... is taken for a count of the rows
 _ID = re.compile(r"(^|[\W_]|(?<=[a-z]))(id|ID|Id|uuid|UUID|index|Index|rownames?|row_?(number|nr|no))$|^Unnamed: \d+$")
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([ T].*)?")
+_NUMBER = re.compile(r"[-+(]?\s*[$€£¥]?\s*[-+]?\d[\d.,'\s]*\s*[%$€£¥)]?")  # with commas, signs of money or of per cent
 _TRUE_FALSE = {"true", "false"}
 
 
@@ -168,6 +169,9 @@ def _levels(name: str, values: Words, ways: Ways) -> list[str]:
     if not values.more and all(_DATE.fullmatch(x) for x in levels):
         raise ValueError(f"column {name!r} holds dates (such as {levels[0]!r}); write a number in their place, such as "
                          f"days since the first, or {ways.out.format(name)}.")  # fmt: skip
+    if all(_NUMBER.fullmatch(x) for x in levels):
+        raise ValueError(f"column {name!r} holds numbers that cannot be read (such as {levels[0]!r}); write them with a point "
+                         f"for decimals and nothing else, or {ways.out.format(name)}.")  # fmt: skip
     if len(levels) > MOST_LEVELS or values.more:
         many = f"more than {len(levels):,}" if values.more else f"{len(levels):,}"
         raise ValueError(f"column {name!r} is text with {many} different values, such as {_listed(levels[:2])}, and at most "

@@ -62,10 +62,12 @@ def LinearRegression(
     one_of("noise_prior", owner, noise_prior, *NOISE_PRIORS)
     positive_number("noise_scale", owner, noise_scale)
     line = Line.of(owner, found, intercept, autoscale)
-    centre, spread = (float(y.mean()), _spread(y, intercept)) if line.autoscale else (0.0, 1.0)
+    if line.centred and len(y) > 1:
+        check(np.ptp(y) > 0, "y", owner, "more than one value, or its noise has no posterior", f"{y[0]:g} in every row")
+    centre, spread = (float(y.mean(dtype=float)), _spread(y, intercept)) if line.autoscale else (0.0, 1.0)
     prior = line.priors(owner, prior_scale, centre, spread)
     prior["noise"] = NOISE_PRIORS[noise_prior](float(noise_scale) * spread)
-    begin = {line.intercept: float(y.mean()), "noise": _spread(y, intercept)}
+    begin = {line.intercept: float(y.mean(dtype=float)), "noise": _spread(y, intercept)}
     return line.model("linear regression", prior, normal_likelihood, normal_predictive, {"y": y}, begin)
 
 
@@ -203,7 +205,7 @@ class Line:
     ) -> Model:  # fmt: skip
         """Put the model together."""
         X, names = self.table.X, self.table.names
-        means = X.mean(0)
+        means = X.mean(0, dtype=float)
         design = {"centred": X - means, "means": means} if self.centred else {"X": X}
         given = {k: v for k, v in (begin or {}).items() if k in prior}
         labels = Labels(
@@ -224,5 +226,5 @@ class Line:
 def _spread(x: np.ndarray, about_mean: bool) -> float:
     """Give the standard deviation, or the root mean square; of a constant its size, or 1."""
     size = float(np.abs(x).max())
-    found = float(x.std() if about_mean else np.sqrt(np.mean(np.square(x, dtype=float))))
+    found = float(x.std(dtype=float) if about_mean else np.sqrt(np.mean(np.square(x, dtype=float))))
     return found if found > 1e-12 * size else size or 1.0
