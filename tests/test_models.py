@@ -394,7 +394,7 @@ REFUSED = [
     (lambda: LinearRegression(X[:, 0], LINE), "`X` of `LinearRegression` must be 2-dimensional; got an array of shape"),
     (lambda: LinearRegression(X[:-1], LINE), r"`y` of .* must be as long as `X` has rows \(29\); got 30 values"),
     (lambda: LinearRegression(X, LINE, 0.0), "`prior_scale` of `LinearRegression` must be a positive finite number"),
-    (lambda: LinearRegression(X, LINE, noise_prior="flat"), "`noise_prior` of .* must be one of 'exponential', 'half_normal'"),
+    (lambda: LinearRegression(X, LINE, noise_prior="flat"), "`noise_prior` of .* must be one of 'exponential'"),
     (lambda: LogisticRegression(X, LINE), "`y` of `LogisticRegression` must be 0 or 1"),
     (lambda: LogisticRegression(X, 2 * BINARY - 1), "`y` of `LogisticRegression` must be 0 or 1"),
     (lambda: LogisticRegression(X, BINARY, intercept="no"), "`intercept` of `LogisticRegression`"),

@@ -170,8 +170,8 @@ def _levels(name: str, values: Words, ways: Ways) -> list[str]:
         raise ValueError(f"column {name!r} holds dates (such as {levels[0]!r}); write a number in their place, such as "
                          f"days since the first, or {ways.out.format(name)}.")  # fmt: skip
     if all(_NUMBER.fullmatch(x) for x in levels):
-        raise ValueError(f"column {name!r} holds numbers that cannot be read (such as {levels[0]!r}); write them with a point "
-                         f"for decimals and nothing else, or {ways.out.format(name)}.")  # fmt: skip
+        raise ValueError(f"column {name!r} holds numbers that cannot be read (such as {levels[0]!r}); write them with a "
+                         f"point for decimals and nothing else, or {ways.out.format(name)}.")  # fmt: skip
     if len(levels) > MOST_LEVELS or values.more:
         many = f"more than {len(levels):,}" if values.more else f"{len(levels):,}"
         raise ValueError(f"column {name!r} is text with {many} different values, such as {_listed(levels[:2])}, and at most "
