@@ -100,6 +100,10 @@ def test_new_predictors_are_in_their_own_units(fit):
     new = DESIGN[:3] + np.array([10.0, 0.0, 0.0, 0.0])
     made = fit.predict({"X": new}, n=4000).mean(0)
     assert (np.abs(made - want[0] - new @ want[1:]) < 3.0).all()  # noise 20, 4,000 draws: 9 standard errors
+    backwards = dict(reversed(list(zip(NAMES, new.T, strict=True))))
+    np.testing.assert_array_equal(fit.predict({"X": backwards}, n=5), fit.predict({"X": new}, n=5))
+    with pytest.raises(ValueError, match=r"`X` of `predict` must be columns of numbers age, .*; got no such 'sex\[male\]'"):
+        fit.predict({"X": TABLE}, n=5)
 
 
 # ---- a prior that the data speak against -----------------------------------------------------------------

@@ -23,7 +23,7 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
     ----------
     data
         None: where the model's own data are. Otherwise what takes its place: for regressions and networks {"X": ...}
-        (and "log_exposure" for Poisson), for hierarchical models {"group": ..., "sd": ...}; for a NumPyro model its
+        (and "log_exposure" for Poisson), an array or a frame with the model's columns by name, indicators included, for hierarchical models {"group": ..., "sd": ...}; for a NumPyro model its
         arguments by name, observed ones as None, as `numpyro.infer.Predictive` wants them; for a PyMC model its
         `pm.Data` by name (None: what they hold now, after a `pm.set_data` too).
     n, seed, corrected
@@ -42,9 +42,24 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
     draws = fit.sample(n, seed, corrected)
     by_name = getattr(rule, "with_arguments", None)
     if by_name is None or (data is None and callable(rule)):
-        return _in_blocks(rule, fit.model.data if data is None else data, draws, seed)
+        return _in_blocks(rule, fit.model.data if data is None else _by_name(fit.model, data), draws, seed)
     check(data is None or isinstance(data, dict), "data", "predict", "a dict of the model's arguments or data", data)
     return by_name(seed, draws, data or {})
+
+
+def _by_name(model: Any, data: Any) -> Any:
+    """Put the columns of a frame or dict in the place of `X` in the order that the model has them in."""
+    from yoasovi.models.columns import Words, columns_of, is_table
+
+    if not isinstance(data, Mapping) or not is_table(data.get("X")):
+        return data
+    found = columns_of("predict", data["X"])
+    known = [] if model.labels is None else [str(x) for x in model.labels.coords.get("predictor", ())]
+    names = known or list(found)
+    for name in names:
+        ok = name in found and not isinstance(found[name], Words)
+        check(ok, "X", "predict", f"columns of numbers {', '.join(names)}", f"no such {name!r}")
+    return {**data, "X": np.column_stack([np.asarray(found[name], float) for name in names])}
 
 
 def replicate(model: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
