@@ -23,7 +23,8 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
     ----------
     data
         None: where the model's own data are. Otherwise what takes its place: for regressions and networks {"X": ...}
-        (and "log_exposure" for Poisson), an array or a frame with the model's columns by name, indicators included, for hierarchical models {"group": ..., "sd": ...}; for a NumPyro model its
+        (and "log_exposure" for Poisson), an array or a frame with the model's columns by name, indicators included,
+        for hierarchical models {"group": ..., "sd": ...}; for a NumPyro model its
         arguments by name, observed ones as None, as `numpyro.infer.Predictive` wants them; for a PyMC model its
         `pm.Data` by name (None: what they hold now, after a `pm.set_data` too).
     n, seed, corrected
