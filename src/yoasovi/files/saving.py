@@ -24,7 +24,8 @@ from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
 from yoasovi.files import identity
 from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
 from yoasovi.kernels.programs import precision
-from yoasovi.model import Density, Model, Site
+from yoasovi.model import Density, Labels, Model, Site
+from yoasovi.model.labels import names
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
 from yoasovi.verdict.diagnostics import Estimate
@@ -57,6 +58,12 @@ class AbsentModel:
     name: str
     density: Density
     differentiable: bool
+    labels: Labels
+    priors: dict[str, str]
+
+    def names(self, site: str, shape: tuple[int, ...]) -> list[str]:
+        """Name every number of a site's array."""
+        return names(site, shape, self.labels)
 
     @property
     def num_observations(self) -> int:
@@ -139,6 +146,8 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             "local_sites": [s._asdict() for s in density.local_sites],
             "num_observations": density.num_observations,
             "differentiable": density.differentiable,
+            "labels": _labels_as_json(fit.model.labels or Labels(), [*draws]),
+            "priors": fit.model.priors,
         },
         "method": {"name": fit.method.name, "text": repr(fit.method)},
         "family": _family_as_json(fit.family),
@@ -264,7 +273,7 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     reported, compile, run, *worth = map(float, arrays["numbers"])  # fits of 0.1.0 do not say what their draws are worth
     stages = {str(name): float(seconds) for name, seconds in header.get("stages", {}).items()}
     return Fit(
-        model=model or AbsentModel(known["name"], density, density.differentiable),  # type: ignore[arg-type]
+        model=model or _absent(known, density),  # type: ignore[arg-type]
         method=Named(**header["method"]), family=family, family_reason=header["family_reason"],
         params=_params(header, arrays, density), elbo=elbos[0], converged=header["converged"],
         stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run, stages), trace=trace,
@@ -275,6 +284,26 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
         asked=None if (asked := header.get("asked")) is None else {str(k): str(v) for k, v in asked.items()},
         **{name: header[name] for name in _COUNTS},
     )  # fmt: skip
+
+
+def _labels_as_json(labels: Labels, shown: list[str]) -> dict[str, Any]:
+    """Give the names along the axes of what is drawn, and the notes."""
+    dims = {k: list(v) for k, v in labels.dims.items() if k in shown}
+    used = {dim for axes in dims.values() for dim in axes if dim is not None}
+    coords = {k: [str(x) for x in v] for k, v in labels.coords.items() if k in used and v is not None}
+    return {"dims": dims, "coords": coords, "notes": list(labels.notes)}
+
+
+def _absent(known: dict[str, Any], density: Density) -> AbsentModel:
+    """Give what is known of the model; fits written before names were kept have none."""
+    said = known.get("labels", {})
+    labels = Labels(
+        dims={k: tuple(None if x is None else str(x) for x in v) for k, v in said.get("dims", {}).items()},
+        coords={k: [str(x) for x in v] for k, v in said.get("coords", {}).items()},
+        notes=tuple(map(str, said.get("notes", ()))),
+    )
+    priors = {k: str(v) for k, v in known.get("priors", {}).items()}
+    return AbsentModel(known["name"], density, density.differentiable, labels, priors)
 
 
 def _verdicts(found: Any) -> dict[Any, Verdict]:

@@ -2,6 +2,7 @@
 
 from yoasovi.model.density import Density, Inputs, Params, Site, Terms, local_law
 from yoasovi.model.external import HostDensity
+from yoasovi.model.labels import Labels
 from yoasovi.model.model import Model, WholeDensity
 
-__all__ = ["Density", "HostDensity", "Inputs", "Model", "Params", "Site", "Terms", "WholeDensity", "local_law"]
+__all__ = ["Density", "HostDensity", "Inputs", "Labels", "Model", "Params", "Site", "Terms", "WholeDensity", "local_law"]

@@ -18,6 +18,7 @@ from yoasovi.errors import absent, check
 from yoasovi.kernels.programs import precision
 from yoasovi.model.density import Density, Inputs, Params, Rule, Site, local_law, widest
 from yoasovi.model.external import HostDensity
+from yoasovi.model.labels import Labels, names, priors
 
 _SHOWN = 8  # sites that are named where a model is shown
 
@@ -48,6 +49,8 @@ class Model:
     subsampled
         Function of (key, params, data) that gives terms of a random minibatch, scaled so that their sum is on average
         that of `log_likelihood`. A fit then looks at minibatches; what it reports is about all the data.
+    labels
+        A `Labels`: names of axes (`dims`) and of the places along them (`coords`), used wherever parameters are shown.
 
     Examples
     --------
@@ -70,7 +73,7 @@ class Model:
     default_family: Any = None
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None
-    labels: Any = None  # `labelled.Labels`: dims, coords and observed variables of labelled output
+    labels: Labels | None = None
 
     def __post_init__(self):
         check(isinstance(self.prior, Mapping) and len(self.prior) > 0, "prior", "Model", "a non-empty dict", self.prior)
@@ -161,6 +164,20 @@ class Model:
                 "Do not sum over observations; for a single number use `Model.from_log_density`."
             )
         return Density(self.log_likelihood, sites, tuple(locals_), shape[0], self.differentiable, widest(program.jaxpr))
+
+    def names(self, site: str, shape: tuple[int, ...]) -> list[str]:
+        """Name every number of a site's, or another drawn quantity's, array."""
+        return names(site, shape, self.labels)
+
+    @property
+    def free_names(self) -> list[str]:
+        """Names of the coordinates of the flat unconstrained vector."""
+        return [name for site in self.density.sites for name in self.names(site.name, site.free_shape)]
+
+    @property
+    def priors(self) -> dict[str, str]:
+        """The proper priors of continuous parameters in words, by name."""
+        return priors(self.prior, self.labels)
 
     @property
     def on_host(self) -> bool:

@@ -45,18 +45,17 @@ def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
     sites = [s.name for s in density.sites]
     local = {s.name for s in density.local_sites}
     others = [k for k in own if k not in sites and k not in local]
-    shown = partial(_shown, density, own, better, fit.effective_size(n))
+    shown = partial(_shown, fit.model, own, better, fit.effective_size(n))
     return shown([k for k in own if k in sites], shown(others) if others else None)
 
 
 def _shown(
-    density: Any, own: dict, better: dict | None, worth: float, sites: list[str], derived: ShownDraws | None = None
+    model: Any, own: dict, better: dict | None, worth: float, sites: list[str], derived: ShownDraws | None = None
 ) -> ShownDraws:
-    known, names, site = _labels(density), [], []
+    whole, names, site = {s.name for s in model.density.sites}, [], []
     for name in sites:
-        indices = list(np.ndindex(own[name].shape[1:]))
-        labels = known.get(name, [name if not i else f"{name}[{','.join(map(str, i))}]" for i in indices])
-        labels = labels if name in known else labels[:_DERIVED]
+        labels = model.names(name, own[name].shape[1:])
+        labels = labels if name in whole else labels[:_DERIVED]
         names += labels
         site += [name] * len(labels)
     counts = {k: site.count(k) for k in sites}
@@ -65,17 +64,6 @@ def _shown(
     )
     sizes = {k: int(np.prod(own[k].shape[1:])) for k in sites}
     return ShownDraws(names, flat(own), None if better is None else flat(better), site, sizes, worth, derived)
-
-
-def _labels(density: Any) -> dict[str, list[str]]:
-    """Give the names of each site's entries; those of a site that is longer on its own scale, as a simplex is, by place."""
-    out, start, labels = {}, 0, density.labels
-    for s in density.sites:
-        size = int(np.prod(s.free_shape))
-        places = [s.name if not i else f"{s.name}[{','.join(map(str, i))}]" for i in np.ndindex(s.shape)]
-        out[s.name] = labels[start : start + size] if s.free_shape == s.shape else places
-        start += size
-    return out
 
 
 def worst(found: ShownDraws) -> list[int]:
