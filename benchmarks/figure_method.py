@@ -22,7 +22,8 @@ def regression(n=400, seed=1):
     rng = np.random.default_rng(seed)
     X = np.column_stack([rng.normal(3000, 400, n), rng.normal(0, 0.02, n)])
     y = 50 + 0.01 * X[:, 0] + 200 * X[:, 1] + rng.normal(0, 5, n)
-    return yo.models.LinearRegression(X, y, prior_scale=1000.0)
+    noise = dict(noise_prior="half_cauchy", noise_scale=10.0)
+    return yo.models.LinearRegression(X, y, prior_scale=1000.0, autoscale=False, **noise)
 
 
 def main():

@@ -56,17 +56,18 @@ def design(rng, n, p):
 
 def linear(rng):
     X, b = design(rng, 100, 8)
-    return yo.models.LinearRegression(X, X @ b + rng.normal(size=100))
+    noise = dict(noise_prior="half_cauchy", noise_scale=10.0)
+    return yo.models.LinearRegression(X, X @ b + rng.normal(size=100), 10.0, autoscale=False, **noise)
 
 
 def logistic(rng, n=200, p=10):
     X, b = design(rng, n, p)
-    return yo.models.LogisticRegression(X, (rng.logistic(size=n) < X @ b).astype(int))
+    return yo.models.LogisticRegression(X, (rng.logistic(size=n) < X @ b).astype(int), autoscale=False)
 
 
 def poisson(rng):
     X, b = design(rng, 100, 5)
-    return yo.models.PoissonRegression(X, rng.poisson(np.exp(0.5 * X @ b)))
+    return yo.models.PoissonRegression(X, rng.poisson(np.exp(0.5 * X @ b)), autoscale=False)
 
 
 def hierarchical(rng):

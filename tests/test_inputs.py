@@ -49,6 +49,21 @@ def parquet(**columns):
     return out.getvalue()
 
 
+def parquet_twice():
+    import pyarrow
+    import pyarrow.parquet
+
+    out = io.BytesIO()
+    values = [pyarrow.array([1.0, 2.0])] * 3
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(values, names=["a", "a", "y"]), out)
+    return out.getvalue()
+
+
+def rows(name, values):
+    """A CSV file with one column of these values and one, y, of numbers."""
+    return f"{name},y\n" + "".join(f"{x},{i * i % 7}\n" for i, x in enumerate(values))
+
+
 # ---- good files ------------------------------------------------------------------------------------------
 
 
@@ -73,14 +88,19 @@ def test_all_kinds_of_files_give_the_same_columns(tmp_path):
     assert list(read_columns(write(tmp_path, "named.npz", npz(X=matrix[:, :2], y=y)))) == ["X1", "X2", "y"]
 
 
-def test_labels_are_read_where_they_are_asked_for_and_text_is_left_out_elsewhere(tmp_path):
-    text = "who,y,s\nann,1,2\nbob,2,2\nann,3,2\n"
-    assert list(read_columns(write(tmp_path, "a.csv", text))) == ["y", "s"]
-    files = {"a.csv": text, "a.parquet": parquet(who=["ann", "bob", "ann"], y=[1.0, 2, 3], s=[2, 2, 2])}
+def test_text_is_read_as_words_from_every_kind_of_file(tmp_path):
+    text = "who,y,s\nbob,1,2\nann,2,2\nbob,3,2\n"
+    who = ["bob", "ann", "bob"]
+    files = {
+        "a.csv": text, "a.parquet": parquet(who=who, y=[1.0, 2, 3], s=[2, 2, 2]),
+        "a.npz": npz(who=np.array(who), y=np.arange(1.0, 4), s=np.full(3, 2)),
+    }  # fmt: skip
     for name, data in files.items():
-        assert list(read_columns(write(tmp_path, name, data), ["who"])["who"]) == ["ann", "bob", "ann"]
-    model = model_on("hierarchical", Given(str(tmp_path / "a.csv"), None, None, "who", "s"), "free")
-    assert dict((s.name, s.shape) for s in model.density.sites)["offset"] == (2,)
+        found = read_columns(write(tmp_path, name, data))
+        assert list(found) == ["who", "y", "s"]
+        assert found["who"].levels == ["ann", "bob"] and found["who"].codes.tolist() == [1, 0, 1]
+        model = model_on("hierarchical", Given(str(tmp_path / name), None, None, "who", "s"), "free")
+        assert model.names("offset", (2,)) == ["offset[ann]", "offset[bob]"]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +120,9 @@ def test_labels_are_read_where_they_are_asked_for_and_text_is_left_out_elsewhere
 def test_every_built_in_takes_a_file(tmp_path, name, options, shape):
     given = dict(file=str(write(tmp_path, "d.csv", GOOD)), target=None, columns=None, group=None, sd=None)
     model = model_on(name, Given(**{**given, **options}), "free")
-    assert isinstance(model, yo.Model) and (shape is None or model.data["X"].shape == shape)
+    assert isinstance(model, yo.Model) and (
+        shape is None or model.data["X" if name == "network" else "centred"].shape == shape
+    )
 
 
 def test_a_fit_of_a_data_file_is_that_of_its_arrays(tmp_path):
@@ -174,17 +196,20 @@ FILES = {
     "ragged.csv": ("a,b,y\n1,2,0\n1,2\n", "line 3 has 2 fields; line 1 has 3"),
     "wide.csv": ("a,b,y\n1,2,0\n1,2,0,9\n", "line 3 has 4 fields"),
     "mixed.csv": ("a,b,y\n1,2,0\n1,two,0\n", "line 3: column 'b' is 'two', after numbers"),
-    "gap.csv": ("a,b,y\n1,,0\n", "line 2: column 'b' is ''; drop or impute"),
+    "gap.csv": (
+        "a,b,y\n1,,0\n",
+        "line 2: column 'b' is empty; drop or impute such rows, or leave the column out with --drop b",
+    ),
     "na.csv": ("a,b,y\n1,2,0\n2,NA,0\n", "line 3: column 'b' is 'NA'"),
     "infinite.csv": ("a,b,y\n1,2,0\n2,inf,0\n", "line 3: column 'b' is 'inf'"),
     "latin.csv": (b"a,b,y\n1,2,0\n1,2,\xe9\n", "line 3 is not UTF-8 (byte 5 of it)"),
     "utf16.csv": (GOOD.encode("utf-16"), "line 1 is UTF-16"),
     "zero.csv": (b"a,b,y\n1,\x002,0\n", "line 2 has a zero byte"),
-    "empty.csv": ("", "line 1 is empty"),
+    "empty.csv": ("", "empty.csv is empty."),
     "head.csv": ("a,b,y\n", "has no rows"),
     "twice.csv": ("a,a,y\n1,2,3\n", "line 1 has the column 'a' twice"),
     "open.csv": ('a,b,y\n1,"2,0\n', "line 2: unexpected end of data"),
-    "words.csv": ("a,b\nx,y\n", "has no column of numbers"),
+    "blank.csv": ("\n1,2\n", "line 1 is empty"),
     "letters.xlsx": ("PK", "a data file must end in .csv"),
     "text.npy": ("hello", "text.npy is no npy file"),
     "objects.npy": (npy(np.array([{}], object), allow_pickle=True), "would need pickle"),
@@ -192,7 +217,33 @@ FILES = {
     "huge.npy": (npy(np.zeros(3)).replace(b"(3,)", b"(3000000000000,)").ljust(200), "24,000,000,000,000 bytes, but holds"),
     "cube.npy": (npy(np.zeros((2, 2, 2))), "must have one or two dimensions"),
     "complex.npy": (npy(np.zeros(3, complex)), "must be numbers; it is complex128"),
-    "nan.npy": (npy(np.array([[1.0, 2], [np.nan, 1]])), "column 'c1' has nan in row 2"),
+    "nan.npy": (npy(np.array([(1.0, 2.0), (np.nan, 1.0)], [("a", float), ("y", float)])), "column 'a' has nan in row 2"),
+    "names.csv": (rows("who", [f"n{i}" for i in range(25)]), "column 'who' is text with 25 different values, such as 'n0'"),
+    "few_names.csv": (
+        rows("who", "abcdef"),
+        "text that names the rows: 6 different values in 6 rows; leave it out with --drop who",
+    ),
+    "count.csv": (
+        rows("place", range(1, 31)),
+        "column 'place' counts the rows, 1 to 30; leave it out with --drop place, or name",
+    ),
+    "index.csv": (rows("", range(30)), "column 'c1' counts the rows, 0 to 29; leave it out with --drop c1"),
+    "id.csv": (rows("patient_id", [7, 3, 9, 12]), "column 'patient_id' looks like a name of the rows: a different whole"),
+    "dates.csv": (
+        rows("when", ["2020-01-03", "2020-01-04", "2020-01-03"]),
+        "column 'when' holds dates (such as '2020-01-03')",
+    ),
+    "word_gap.csv": (
+        rows("sex", ["m", "", "f"]),
+        "line 3: column 'sex' is empty; drop or impute such rows, or leave the column",
+    ),
+    "one_word.csv": ("sex,y\nm,1\nm,2\n", "no columns are left to explain the target by. Column 'sex' is 'm' in every row"),
+    "times.parquet": (
+        lambda: parquet(a=np.array(["2020-01-03"] * 2, "M8[s]"), y=[1.0, 2]),
+        "column 'a' holds dates or times",
+    ),
+    "lists.parquet": (lambda: parquet(a=[[1], [2]], y=[1.0, 2.0]), "column 'a' must be numbers or text; it is list"),
+    "twice.parquet": (lambda: parquet_twice(), "has the column 'a' twice"),
     "text.npz": ("hello", "text.npz is no intact npz file"),
     "cut.npz": (npz(a=np.zeros(99))[:300], "cut.npz is no intact npz file"),
     "member.npz": ("zip", "has a member 'readme.txt'"),
@@ -203,14 +254,38 @@ FILES = {
 
 LINES = [
     (["fit", "linear", "--data", "nowhere.csv"], "no file nowhere.csv"),
-    (["fit", "linear", "--data", "good.csv", "--target", "z"], "--target must name a column of numbers; the data"),
+    (["fit", "linear", "--data", "good.csv", "--target", "z"], "--target: no column 'z'; good.csv has a, b, y"),
     (["fit", "linear", "--data", "no_y.csv"], "say which column to explain: --target NAME"),
-    (["fit", "linear", "--data", "good.csv", "--columns", "a,q"], "no column 'q' of numbers"),
+    (["fit", "linear", "--data", "good.csv", "--columns", "a,q"], "--columns: no column 'q'; good.csv has a, b, y"),
     (["fit", "linear", "--data", "good.csv", "--columns", "a,y"], "--columns has 'y', which is the target"),
     (["fit", "linear", "--data", "only_y.csv"], "no columns are left"),
+    (["fit", "linear", "--data", "good.csv", "--drop", "q"], "--drop q: no such column; good.csv has a, b, y"),
+    (["fit", "linear", "--data", "good.csv", "--drop", "y"], "--drop y is the column to explain"),
+    (["fit", "linear", "--drop", "a"], "--drop names a column of a data file; say which file"),
+    (
+        ["fit", "linear", "--data", "words.csv", "--target", "sex"],
+        "--target sex is text ('f', 'm'); linear explains numbers",
+    ),
+    (
+        ["fit", "logistic", "--data", "words.csv", "--target", "size"],
+        "column 'size' must have two values to tell apart; it has 3",
+    ),
+    (
+        ["fit", "hierarchical", "--data", "words.csv", "--target", "sex", "--group", "size"],
+        "--target sex is text; hierarchical",
+    ),
+    (["fit", "hierarchical", "--data", "good.csv", "--columns", "a"], "--columns does not go with hierarchical"),
+    (
+        ["fit", "linear", "--prior-scale", "-1"],
+        "`prior_scale` of `LinearRegression` must be a positive finite number; got -1.0",
+    ),
+    (
+        ["fit", "eight-schools", "--prior-scale", "2"],
+        "--prior-scale goes with linear, logistic, poisson, not with eight-schools",
+    ),
     (["fit", "linear", "--target", "y"], "--target names a column of a data file; say which file"),
     (["fit", "linear", "--data", "good.csv", "--group", "a"], "--group goes with hierarchical"),
-    (["fit", "hierarchical", "--data", "good.csv", "--group", "who"], "has no column 'who'"),
+    (["fit", "hierarchical", "--data", "good.csv", "--group", "who"], "--group: no column 'who'; good.csv has a, b, y"),
     (["fit", "hierarchical", "--data", "good.csv"], "`sd` of `HierarchicalNormal` must be given"),
     (["fit", "mixture-2-2", "--data", "good.csv"], "mixture-2-2 needs 2 columns; got 3"),
     (["fit", "mixture-2-2", "--data", "good.csv", "--target", "y"], "--target does not go with mixture-2-2"),
@@ -279,7 +354,8 @@ def desk(tmp_path, monkeypatch):
         write(tmp_path, name, data() if callable(data) else data)
     with zipfile.ZipFile("member.npz", "w") as archive:
         archive.writestr("readme.txt", "hello")
-    for name, text in (("good", GOOD), ("no_y", "a,b\n1,2\n"), ("only_y", "y\n1\n")):
+    words = "sex,size,y\nf,s,1\nm,m,2\nf,l,4\nm,s,3\n"
+    for name, text in (("good", GOOD), ("no_y", "a,b\n1,2\n"), ("only_y", "y\n1\n"), ("words", words)):
         write(tmp_path, f"{name}.csv", text)
     write(tmp_path, "mine.py", "raise SystemExit('this must not run')")
     head = {"identity": {}, "serial": 1, "step": 1, "numbers": {}}

@@ -282,13 +282,22 @@ BETA = np.array([0.3, -0.7, 0.2])
 
 def test_regression_densities_equal_scipys():
     eta = 0.4 + X @ BETA
-    point = {"intercept": 0.4, "coefficients": BETA}
+    point = {"intercept_at_means": 0.4 + X.mean(0) @ BETA, "coefficients": BETA}
     linear = evaluate(LinearRegression(X, LINE), {**point, "noise": 1.3})
     np.testing.assert_allclose(linear.likelihood, stats.norm(eta, 1.3).logpdf(LINE))
-    np.testing.assert_allclose(linear.prior["noise"], stats.halfcauchy(scale=10.0).logpdf(1.3), rtol=1e-6)
-    np.testing.assert_allclose(linear.prior["coefficients"], stats.norm(0, 10.0).logpdf(BETA).sum())
+    np.testing.assert_allclose(linear.prior["noise"], stats.expon(scale=LINE.std()).logpdf(1.3), rtol=1e-6)
+    scales = 2.5 * LINE.std() / X.std(0)
+    np.testing.assert_allclose(linear.prior["coefficients"], stats.norm(0, scales).logpdf(BETA).sum())
+    at_means = stats.norm(LINE.mean(), 2.5 * LINE.std()).logpdf(point["intercept_at_means"])
+    np.testing.assert_allclose(linear.prior["intercept_at_means"], at_means)
+    old = LinearRegression(X, LINE, 10.0, noise_prior="half_cauchy", noise_scale=10.0, autoscale=False)
+    own = evaluate(old, {"intercept": 0.4, "coefficients": BETA, "noise": 1.3})
+    np.testing.assert_allclose(own.likelihood, linear.likelihood)
+    np.testing.assert_allclose(own.prior["noise"], stats.halfcauchy(scale=10.0).logpdf(1.3), rtol=1e-6)
+    np.testing.assert_allclose(own.prior["coefficients"], stats.norm(0, 10.0).logpdf(BETA).sum())
     logistic = evaluate(LogisticRegression(X, BINARY), point)
     np.testing.assert_allclose(logistic.likelihood, stats.bernoulli(1 / (1 + np.exp(-eta))).logpmf(BINARY))
+    np.testing.assert_allclose(logistic.prior["coefficients"], stats.norm(0, 2.5 / X.std(0)).logpdf(BETA).sum())
     poisson = evaluate(PoissonRegression(X, COUNTS, exposure=2.0), point)
     np.testing.assert_allclose(poisson.likelihood, stats.poisson(2.0 * np.exp(eta)).logpmf(COUNTS))
     bare = evaluate(LogisticRegression(X, BINARY > 0, intercept=False), {"coefficients": BETA})
@@ -297,7 +306,8 @@ def test_regression_densities_equal_scipys():
 
 def test_a_linear_regression_starts_at_the_scale_of_its_data():
     point = LinearRegression(X, 1000.0 + LINE).start(jax.random.key(0))
-    assert float(point["intercept"]) == pytest.approx(1000.0, rel=0.01) and set(point) == {"intercept", "noise"}
+    assert float(point["intercept_at_means"]) == pytest.approx(1000.0, rel=0.01)
+    assert set(point) == {"intercept_at_means", "noise"}
 
 
 # ---- groups ----------------------------------------------------------------------------------------------
@@ -384,7 +394,7 @@ REFUSED = [
     (lambda: LinearRegression(X[:, 0], LINE), "`X` of `LinearRegression` must be 2-dimensional; got an array of shape"),
     (lambda: LinearRegression(X[:-1], LINE), r"`y` of .* must be as long as `X` has rows \(29\); got 30 values"),
     (lambda: LinearRegression(X, LINE, 0.0), "`prior_scale` of `LinearRegression` must be a positive finite number"),
-    (lambda: LinearRegression(X, LINE, noise_prior="flat"), "`noise_prior` of .* must be one of 'half_normal'"),
+    (lambda: LinearRegression(X, LINE, noise_prior="flat"), "`noise_prior` of .* must be one of 'exponential'"),
     (lambda: LogisticRegression(X, LINE), "`y` of `LogisticRegression` must be 0 or 1"),
     (lambda: LogisticRegression(X, 2 * BINARY - 1), "`y` of `LogisticRegression` must be 0 or 1"),
     (lambda: LogisticRegression(X, BINARY, intercept="no"), "`intercept` of `LogisticRegression`"),

@@ -263,7 +263,7 @@ def test_predictions_of_a_fit_have_the_spread_of_the_data(fit):
 def test_every_built_in_model_predicts():
     rng = np.random.default_rng(0)
     y, count = rng.normal(size=60), rng.poisson(2.0, size=60)
-    b = {"intercept": jnp.array(0.5), "coefficients": jnp.array([1.0, 0.0])}
+    b = {"intercept_at_means": 0.5 + X.mean(0)[0], "coefficients": jnp.array([1.0, 0.0])}
     mu, group = jnp.array([[0.0, 0.0], [9.0, 9.0]]), np.arange(60) % 3
     schools = {"mu": 1.0, "tau": 2.0, "offset": jnp.array([0.0, 1.0, 2.0]), "sigma": 0.1}
     cases = [

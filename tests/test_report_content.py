@@ -235,7 +235,7 @@ def test_priors_that_are_among_the_likelihoods_terms_are_told_as_their_library_k
     said = {site: law for site, _, law in facts.priors(yo.from_numpyro(centred, np.ones(3)))}
     assert said["mu"] == "Normal(loc=0, scale=5)"
     assert said["theta"] == "Normal(loc=…, scale=2), which depends on other sites"
-    assert said["top_base"].startswith("top without its bounds; top is Uniform(low=0, high=…)")
+    assert said["top_base"].startswith("top without its bounds (top is Uniform(low=0, high=…)")
     whole = yo.Model.from_log_density(lambda p: -jnp.sum(p["x"] ** 2), {"x": constraints.real})
     assert facts.priors(whole) == [("x", "1", "part of the log density that was given")]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,26 +10,10 @@ import numpy as np
 
 from yoasovi.answer.predictive import replicate
 from yoasovi.extras import need
-from yoasovi.model import HostDensity, Model, WholeDensity
+from yoasovi.model import HostDensity, Labels, Model, WholeDensity
 
 if TYPE_CHECKING:
     from yoasovi.answer.result import Fit
-
-
-@dataclass(frozen=True)
-class Labels:
-    """What a model's own library knows of its arrays.
-
-    `log_marginal` of the model is one vector: `blocks` says of which observed variables it is made, in its order, and
-    the shape of each one's part. `priors` has the laws, in words, of sites whose law is among the likelihood's terms.
-    """
-
-    dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
-    coords: Mapping[str, np.ndarray] = field(default_factory=dict)
-    observed: Mapping[str, np.ndarray] = field(default_factory=dict)
-    constant: Mapping[str, np.ndarray] = field(default_factory=dict)
-    blocks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    priors: Mapping[str, str] = field(default_factory=dict)
 
 
 def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:

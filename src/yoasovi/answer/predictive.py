@@ -22,11 +22,11 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
     Parameters
     ----------
     data
-        None: where the model's own data are. Otherwise what takes its place: for regressions and networks X, or
-        {"X": ...} (and "exposure" for Poisson); for hierarchical models the labels of groups, or {"group": ...,
-        "sd": ...}; for a mixture anything as long as the draws should be; for a NumPyro model its arguments by name,
-        without the observed ones; for a PyMC model its `pm.Data` by name (None: what they hold now, after a
-        `pm.set_data` too).
+        None: where the model's own data are. Otherwise what takes its place: for regressions and networks X, a frame or
+        dict with the model's columns by name (indicators included), or {"X": ...} (and "exposure" for Poisson); for
+        hierarchical models the labels of groups, or {"group": ..., "sd": ...}; for a mixture anything as long as the
+        draws should be; for a NumPyro model its arguments by name, without the observed ones; for a PyMC model its
+        `pm.Data` by name (None: what they hold now, after a `pm.set_data` too).
     n, seed, corrected
         As in `Fit.sample`.
 

@@ -6,6 +6,7 @@ import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,12 +20,12 @@ from yoasovi.families import Gaussian
 from yoasovi.kernels import kernels_of
 from yoasovi.kernels.programs import Clock, Stages
 from yoasovi.model import Model
+from yoasovi.model.labels import told
 from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
 from yoasovi.verdict import diagnostics
 from yoasovi.verdict.diagnostics import Estimate, Loo
-from yoasovi.verdict.given import label
 
 if TYPE_CHECKING:
     from yoasovi.answer.refine import Chains
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
 _MOST_DRAWS = 1000  # behind k-hat
+_MOST_ROWS = 60  # of the table that `summary` prints
 # Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
 _WORTH, _WORTH_LITTLE = 2000, 500
 _CARRY = 0.1  # share of their number that q's draws must be worth, to be corrected in many dimensions
@@ -357,20 +359,20 @@ class Fit:
             lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused: {self.nonfinite}")
         if self.refined is not None:
             lines.append(str(self.refined))
-        lines.append(f"{'':<20}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}{'MC error':>12}")
+        lines += told(self.model)
         local = {s.name for s in self.model.density.local_sites}
-        for name, draws in self.sample(self.plenty(4000)).items():
-            if name in local:
-                continue
-            flat = draws.reshape(len(draws), -1)
-            errors = self.mean_errors(flat)
-            for j, index in enumerate(np.ndindex(draws.shape[1:])):
-                mean, sd, (low, high) = flat[:, j].mean(), flat[:, j].std(), np.quantile(flat[:, j], [0.05, 0.95])
-                numbers = "".join(f"{x:>12.4g}" for x in (mean, sd, low, high))
-                lines.append(f"{label(name, index):<20}{numbers}{errors[j]:>12.2g}")
-                if len(lines) > 60:
-                    return "\n".join([*lines, "..."])
-        return "\n".join(lines)
+        each = (
+            zip(self.model.names(name, x.shape[1:]), x.reshape(len(x), -1).T, np.ravel(self.mean_errors(x)), strict=True)
+            for name, x in self.sample(self.plenty(4000)).items()
+            if name not in local
+        )
+        rows = list(islice(chain.from_iterable(each), _MOST_ROWS + 1))
+        wide = max(20, *(len(label) + 2 for label, *_ in rows))
+        lines.append(f"{'':<{wide}}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}{'MC error':>12}")
+        for label, x, error in rows[:_MOST_ROWS]:
+            numbers = "".join(f"{v:>12.4g}" for v in (x.mean(), x.std(), *np.quantile(x, [0.05, 0.95])))
+            lines.append(f"{label:<{wide}}{numbers}{error:>12.2g}")
+        return "\n".join([*lines, "..."] if len(rows) > _MOST_ROWS else lines)
 
     def mean_errors(self, draws: np.ndarray) -> np.ndarray:
         """Give Monte Carlo errors of the means of what `sample` gave, (n, ...) to (...); n is `plenty(n)` after `refine`."""

@@ -22,6 +22,8 @@ from yoasovi.cli.runs import (
     dic,
     keep_programs,
     optimum,
+    plain_warnings,
+    posterior_as_json,
     quiet_warnings,
     run,
     run_seeds,
@@ -73,6 +75,16 @@ DataFile = Annotated[
 Target = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --data to explain; y if not given.")]
 ColumnNames = Annotated[
     str | None, typer.Option("--columns", metavar="A,B,...", help="Columns of --data to use; all if not given.")
+]
+Drop = Annotated[
+    list[str] | None, typer.Option("--drop", metavar="NAME", help="Leave out this column of --data. May be repeated.")
+]
+PriorScale = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        help="Of linear, logistic and poisson: coefficients ~ N(0, S sd(y)/sd(x)), sd(y) only if linear; 2.5 if not given.",
+    ),
 ]
 Group = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --data with the groups (hierarchical).")]
 Sd = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --data with known noise (hierarchical).")]
@@ -143,6 +155,8 @@ def fit(
     data: DataFile = None,
     target: Target = None,
     columns: ColumnNames = None,
+    drop: Drop = None,
+    prior_scale: PriorScale = None,
     group: Group = None,
     sd: Sd = None,
     checkpoint: CheckpointFolder = None,
@@ -159,11 +173,13 @@ def fit(
     ] = False,
 ):
     """Fit a model and say how good the answer is."""
-    given = given_data(data, target, columns, group, sd)
+    from yoasovi.model.labels import told
+
+    given = given_data(data, target, columns, group, sd, drop)
     check_outputs(save, report_)  # before an hour is spent
-    with waiting("loading", quiet):
+    with waiting("loading", quiet), plain_warnings():
         settings = read_settings(set_, [method])[method]
-        found = find_model(model, method, given)
+        found = find_model(model, method, given, prior_scale)
     options = dict(family=family, max_steps=max_steps, restarts=restarts, resume=resume, **settings)
     if checkpoint is not None:
         from yoasovi.files.checkpoint import Checkpoint
@@ -183,6 +199,7 @@ def fit(
         terminal.print(f"{model}: {answer.family.name} ({answer.family_reason})", highlight=False, soft_wrap=True)
         print_rows(terminal, [row], best)
         print_notes(terminal, [f"{answer.stop_reason} {answer.stop_detail}", *footnotes(model, [row], best, restarts)])
+        print_notes(terminal, told(answer.model))
         if answer.num_nonfinite:
             print_notes(terminal, [f"{answer.num_nonfinite:,} draws were not finite and were refused: {answer.nonfinite}."])
         sys.stdout.flush()
@@ -201,7 +218,8 @@ def fit(
         with redirect_stdout(sys.stderr):
             answer.save(save)
     if summary and not json_:
-        print("\n".join(["", *answer.summary(verdict=False).splitlines()[3:]]), flush=True)
+        table = answer.summary(verdict=False).splitlines()[3 + len(told(answer.model)) :]
+        print("\n".join(["", *table]), flush=True)
     if report_:
         with redirect_stdout(sys.stderr), quiet_warnings(), waiting("drawing the report", quiet):
             from yoasovi.report.html import write
@@ -211,8 +229,10 @@ def fit(
         if not json_:
             print(f"\nReport: {more['report']}")
     if json_:
-        told = {k: v.as_json() if k == "verdict" else v for k, v in more.items()}
-        print(json.dumps({"model": model, **as_json(answer, row.dics[0], best), **told}))
+        also = {k: v.as_json() if k == "verdict" else v for k, v in more.items()}
+        with redirect_stdout(sys.stderr):
+            known = posterior_as_json(answer)
+        print(json.dumps({"model": model, **as_json(answer, row.dics[0], best), **known, **also}))
     raise typer.Exit(130 if row.interrupted else 0)
 
 

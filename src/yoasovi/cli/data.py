@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from yoasovi.model import Model
 
 REGRESSIONS = {"linear": "LinearRegression", "logistic": "LogisticRegression", "poisson": "PoissonRegression"}
@@ -21,11 +19,14 @@ class Given(NamedTuple):
     columns: str | None
     group: str | None
     sd: str | None
+    drop: tuple[str, ...] = ()
 
 
-def given_data(file: str | None, target: str | None, columns: str | None, group: str | None, sd: str | None) -> Given | None:
+def given_data(
+    file: str | None, target: str | None, columns: str | None, group: str | None, sd: str | None, drop: list[str] | None
+) -> Given | None:
     """Gather the options about data; None where there are none."""
-    given = Given(file, target, columns, group, sd)
+    given = Given(file, target, columns, group, sd, tuple(drop or ()))
     if file is None and any(given):
         option = next(k for k, v in given._asdict().items() if v)
         raise ValueError(f"--{option} names a column of a data file; say which file with --data FILE.")
@@ -41,66 +42,77 @@ def mixture(y, k: int, form: str) -> Model:
     return models.GaussianMixture(y, k, parameters=form)
 
 
-def model_on(name: str, given: Given, form: str) -> Model:
+def model_on(name: str, given: Given, form: str, prior_scale: float | None = None) -> Model:
     """Build the built-in `name` on the columns of a file."""
     from yoasovi import models
-    from yoasovi.cli.reading import read_columns
+    from yoasovi.cli.reading import Wanted, read_columns
+    from yoasovi.models.columns import Ways, Words, as_numbers, two_classes
 
     for option, value, fits in (("--group", given.group, GROUPED), ("--sd", given.sd, GROUPED)):
         if value is not None and name not in fits:
             raise ValueError(f"{option} goes with {', '.join(fits)}, not with {name}.")
     if given.target is not None and name.startswith("mixture"):
         raise ValueError(f"--target does not go with {name}: a mixture has columns only; choose them with --columns.")
-    labels = [] if given.group is None else [given.group]
-    table = read_columns(str(given.file), labels)
+    target = None if name.startswith("mixture") else given.target or "y"
+    if target is not None and target in given.drop:
+        raise ValueError(f"--drop {target} is the column to explain; choose another by --target NAME.")
     if name in GROUPED:
-        of = lambda column: None if column is None else pick(table, column)
-        y, sd = pick(table, _target(given, table)), of(given.sd)
-        return models.HierarchicalNormal(y, of(given.group), sd=sd, centered=name.endswith("centered"))
+        return _grouped(name, given)
+    chosen = None if given.columns is None else [x.strip() for x in given.columns.split(",") if x.strip()]
+    if chosen is not None and target in chosen:
+        raise ValueError(f"--columns has {target!r}, which is the target.")
+    needed = {x: f"--columns: no column {x!r}" for x in chosen or ()} | _told_target(given, target)
+    table = read_columns(str(given.file), Wanted(given.drop, needed, only=chosen is not None))
+    y: Any = None if target is None else table.pop(target)
+    if not table:
+        raise ValueError("no columns are left to explain the target by.")
+    ways = Ways("leave it out with --drop {}", "name it in --columns to keep it")
+    found = as_numbers({k: table[k] for k in chosen or table}, ways, chosen=chosen is not None)
     if name.startswith("mixture"):
         p, k = map(int, name.split("-")[1:])
-        chosen = _chosen(given, table, without=())
-        if len(chosen) != p:
-            raise ValueError(f"{name} needs {p} columns; got {len(chosen)} ({', '.join(chosen)}). Choose by --columns A,B.")
-        return mixture(_matrix(table, chosen), k, form)
-    target = _target(given, table)
-    X, y = _matrix(table, _chosen(given, table, without=(target,))), pick(table, target)
+        if found.X.shape[1] != p:
+            has = ", ".join(found.names or ())
+            raise ValueError(f"{name} needs {p} columns; got {found.X.shape[1]} ({has}). Choose by --columns A,B.")
+        return mixture(found.X, k, form)
+    if name == "logistic" and (isinstance(y, Words) or y.dtype.kind == "b"):
+        y, note = two_classes(str(target), y, ways)
+        found = found._replace(notes=(note, *found.notes))
+    if isinstance(y, Words):
+        raise ValueError(f"--target {target} is text ({', '.join(map(repr, y.levels[:3]))}); {name} explains numbers.")
     if name in REGRESSIONS:
-        return getattr(models, REGRESSIONS[name])(X, y)
+        return getattr(models, REGRESSIONS[name])(found, y, **({} if prior_scale is None else {"prior_scale": prior_scale}))
     if name == "network":
-        return models.NeuralNetwork(X, y, hidden=(5,))
+        return models.NeuralNetwork(found, y, hidden=(5,))
     raise ValueError(f"--data does not go with {name}; a model in path.py:name reads its own data.")
 
 
-def pick(table: dict[str, np.ndarray], column: str) -> Any:
-    """Give a column by its name."""
-    if column not in table:
-        raise ValueError(f"no column {column!r} of numbers in the data file; it has {', '.join(table)}.")
-    return table[column]
+def _told_target(given: Given, target: str | None) -> dict[str, str]:
+    """What to say if the column to explain is not there."""
+    if target is None:
+        return {}
+    return {target: f"--target: no column {target!r}" if given.target else "say which column to explain: --target NAME"}
 
 
-def _target(given: Given, table: dict[str, np.ndarray]) -> str:
+def _grouped(name: str, given: Given) -> Model:
+    """Build a model of groups; those of `hierarchical` have priors of the data's own scale, not of the eight schools'."""
+    from yoasovi import models
+    from yoasovi.cli.reading import Wanted, read_columns
+    from yoasovi.models.columns import Words
+
+    if given.columns is not None:
+        raise ValueError(f"--columns does not go with {name}: it has one column, --target.")
     target = given.target or "y"
-    if target not in table:
-        what = "--target must name a column of numbers" if given.target else "say which column to explain: --target NAME"
-        raise ValueError(f"{what}; the data file has {', '.join(table)}.")
-    return target
-
-
-def _chosen(given: Given, table: dict[str, np.ndarray], without: tuple[str, ...]) -> list[str]:
-    """Give the columns asked for, or all that are left."""
-    if given.columns is None:
-        chosen = [k for k in table if k not in without]
-    else:
-        chosen = [x.strip() for x in given.columns.split(",") if x.strip()]
-        if both := [x for x in chosen if x in without]:
-            raise ValueError(f"--columns has {both[0]!r}, which is the target.")
-    if not chosen:
-        raise ValueError("no columns are left to explain the target by.")
-    return chosen
-
-
-def _matrix(table: dict[str, np.ndarray], names: list[str]) -> Any:
-    import numpy as np
-
-    return np.column_stack([pick(table, name) for name in names])
+    options = {given.group: "--group", given.sd: "--sd"}
+    others = {name: f"{option}: no column {name!r}" for name, option in options.items() if name is not None}
+    needed = _told_target(given, target) | others
+    table: dict[str, Any] = read_columns(str(given.file), Wanted(given.drop, needed, only=True, group=given.group))
+    for option, column in (("--target", target), ("--sd", given.sd)):
+        if column is not None and isinstance(table[column], Words):
+            raise ValueError(f"{option} {column} is text; {name} needs numbers there.")
+    y, group = table[target], None if given.group is None else table[given.group]
+    spread = float(y.std()) or 1.0
+    scales = dict(prior_mean=float(y.mean()), prior_scale=2.5 * spread, tau_scale=spread, noise_scale=spread)
+    return models.HierarchicalNormal(
+        y, group, sd=None if given.sd is None else table[given.sd], centered=name.endswith("centered"),
+        **(scales if name == "hierarchical" else {}),
+    )  # fmt: skip

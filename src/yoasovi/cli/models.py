@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yoasovi.cli.data import Given, mixture, model_on
+from yoasovi.cli.data import REGRESSIONS, Given, mixture, model_on
 from yoasovi.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -28,11 +28,13 @@ BUILT_INS = (
 MIXTURE_FORMS = {"yoasovi": "free", "advi": "summed", "yoasovi-step": "summed"}
 
 
-def find_model(text: str, method: str = "yoasovi", given: Given | None = None) -> Model:
+def find_model(text: str, method: str = "yoasovi", given: Given | None = None, prior_scale: float | None = None) -> Model:
     """Give the built-in of this name, in the form that suits the method, or what `path.py:name` refers to."""
+    if prior_scale is not None and text not in REGRESSIONS:
+        raise ValueError(f"--prior-scale goes with {', '.join(REGRESSIONS)}, not with {text}.")
     if text in BUILT_INS:
         form = MIXTURE_FORMS.get(method, "paper") if text.startswith("mixture") else ""
-        return _built_in(text, form) if given is None else model_on(text, given, form)
+        return _built_in(text, form, prior_scale) if given is None else model_on(text, given, form, prior_scale)
     if given is not None and text.partition(":")[0].endswith(".py"):
         raise ValueError("--data goes with the built-in models; a model in path.py:name reads its own data.")
     path, colon, name = text.rpartition(":")
@@ -43,7 +45,7 @@ def find_model(text: str, method: str = "yoasovi", given: Given | None = None) -
 
 
 @cache
-def _built_in(name: str, form: str) -> Model:
+def _built_in(name: str, form: str, prior_scale: float | None = None) -> Model:
     import numpy as np
 
     from yoasovi import models
@@ -61,7 +63,7 @@ def _built_in(name: str, form: str) -> Model:
         "linear": models.LinearRegression, "logistic": models.LogisticRegression, "poisson": models.PoissonRegression,
         "hierarchical": models.HierarchicalNormal,
     }  # fmt: skip
-    return make[name](*simulated(name))
+    return make[name](*simulated(name), **({} if prior_scale is None else {"prior_scale": prior_scale}))
 
 
 def simulated(name: str, n: int = 200, seed: int = 1) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Columns of numbers from files that are not trusted: CSV, npy, npz and Parquet, without pickle and in bounded memory.
+"""Columns from files that are not trusted: CSV, npy, npz and Parquet, without pickle and in bounded memory.
 
 Everything is checked before it is believed: a file that would grow beyond `LIMIT`, a line that does not end, a row with a
 field too many, a word among numbers or bytes that are no UTF-8 are refused, with the line where they are.
@@ -9,48 +9,81 @@ from __future__ import annotations
 import csv
 import math
 from array import array
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from yoasovi.extras import need
 from yoasovi.files.storage import read_npy, unpack
+from yoasovi.models.columns import Column, Words, in_order
 
 LIMIT = 2**29  # bytes of numbers that are read from one file
 LONGEST_LINE, LONGEST_LABEL = 2**20, 200  # bytes, characters
-_MISSING = ("", "na", "n/a", "null", "none", "?", ".")
+MOST_WORDS = 1000  # different values of a column of text that are kept, unless it has the groups
+_MISSING = ("", "na", "n/a", "nan", "null", "?", ".")
 
-Columns = dict[str, np.ndarray]
+Columns = dict[str, Column]
 
 
-def read_columns(path: str | Path, labels: Collection[str] = ()) -> Columns:
+class Wanted(NamedTuple):
+    """Which columns are wanted: all but those of `drop`, or `only` those that are needed.
+
+    `needed` has, by name, what to say if the file lacks the column. `group` is the one that may have any number of values.
+    """
+
+    drop: Collection[str] = ()
+    needed: Mapping[str, str] = MappingProxyType({})
+    only: bool = False
+    group: str | None = None
+
+    def has(self, name: str) -> bool:
+        """Tell whether a column is wanted."""
+        return name in self.needed or (name not in self.drop and not self.only)
+
+    def mend(self, name: str) -> str:
+        """Say what to do about a gap."""
+        out = "" if name in self.needed else f", or leave the column out with --drop {name}"
+        return f"drop or impute such rows{out}"
+
+    def check(self, path: Path, names: Collection[str]) -> None:
+        """Refuse a name that the file does not have."""
+        for name, said in {**{x: f"--drop {x}: no such column" for x in self.drop}, **self.needed}.items():
+            if name not in names:
+                raise ValueError(f"{said}; {path} has {', '.join(names)}.")
+
+
+def read_columns(path: str | Path, wanted: Wanted = Wanted()) -> Columns:  # noqa: B008 - it cannot be changed
     """Read a table, by the file's ending: .csv (.tsv, .txt), .npy, .npz or .parquet.
 
-    Columns are numbers, without gaps; those named in `labels` may be text. Other columns of text are left out. A matrix in
-    an npy file gives columns c1, c2, ...; one called X in an npz file gives X1, X2, ...
+    Columns are numbers, true and false, or text, without gaps; those that are not wanted may hold anything. A matrix in an
+    npy file gives columns c1, c2, ...; one called X in an npz file gives X1, X2, ... A CSV column without a name is c1, c2,
+    ... by its place.
     """
     path = Path(path)
-    readers: dict[str, Callable[[Path, Collection[str]], Columns]] = {
+    readers: dict[str, Callable[[Path, Wanted], Columns]] = {
         ".csv": _csv, ".tsv": _csv, ".txt": _csv, ".npy": _npy, ".npz": _npz, ".parquet": _parquet
     }  # fmt: skip
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: a data file must end in {', '.join(readers)}.")
     if not path.is_file():
         raise ValueError(f"no file {path}.")
-    columns = readers[path.suffix.lower()](path, labels)
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty.")
+    columns = readers[path.suffix.lower()](path, wanted)
     if not columns:
-        raise ValueError(f"{path} has no column of numbers.")
-    sizes = {k: len(v) for k, v in columns.items()}
+        raise ValueError(f"{path} has no column that is left.")
+    sizes = {k: len(v.codes) if isinstance(v, Words) else len(v) for k, v in columns.items()}
     if len(set(sizes.values())) > 1:
         raise ValueError(f"{path}: columns must have one length; got {', '.join(f'{k}: {n}' for k, n in sizes.items())}.")
     if not next(iter(sizes.values())):
         raise ValueError(f"{path} has no rows.")
     for name, values in columns.items():
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
+        if not isinstance(values, Words) and values.dtype.kind == "f" and not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0]) + 1
-            raise ValueError(f"{path}: column {name!r} has {values[row - 1]} in row {row}; drop or impute it.")
+            raise ValueError(f"{path}: column {name!r} has {values[row - 1]} in row {row}; {wanted.mend(name)}.")
     return columns
 
 
@@ -77,7 +110,7 @@ def _lines(path: Path) -> Iterator[str]:
                 raise ValueError(f"{path}: {where}; save the file as UTF-8.") from error
 
 
-def _csv(path: Path, labels: Collection[str]) -> Columns:
+def _csv(path: Path, wanted: Wanted) -> Columns:
     lines = _lines(path)
     first = next(lines, "")
     if not first.strip():
@@ -87,24 +120,24 @@ def _csv(path: Path, labels: Collection[str]) -> Columns:
     try:
         head = [x.strip() for x in next(rows)]
         named = not all(_number(x) is not None for x in head)
-        names = head if named else [f"c{i + 1}" for i in range(len(head))]
+        names = [x if named and x else f"c{i + 1}" for i, x in enumerate(head)]
         if twice := [x for x in names if names.count(x) > 1]:
-            raise ValueError(f"{path}: line 1 has the column {twice[0]!r} twice.")
-        if absent := [x for x in labels if x not in names]:
-            raise ValueError(f"{path} has no column {absent[0]!r}; it has {', '.join(names)}.")
-        store = [_Column(path, name, name in labels) for name in names]
+            raise ValueError(f"{path}: line 1 has the column {twice[0]!r} twice; give each column a name of its own.")
+        wanted.check(path, names)
+        store = [_Column(path, name, wanted) for name in names]
+        used = [(i, column) for i, column in enumerate(store) if wanted.has(column.name)]
         for row in rows if named else _with_first(head, rows):
             if not row:
                 continue  # an empty line
             if len(row) != len(names):
                 raise ValueError(f"{path}: line {rows.line_num} has {len(row)} fields; line 1 has {len(names)}.")
-            for column, field in zip(store, row, strict=True):
-                column.add(field, rows.line_num)
+            for i, column in used:
+                column.add(row[i], rows.line_num)
             if 8 * len(store) * rows.line_num > LIMIT:
                 raise ValueError(f"{path}: line {rows.line_num}: more than {LIMIT:,} bytes of numbers.")
     except csv.Error as error:
         raise ValueError(f"{path}: line {rows.line_num}: {error}.") from error
-    return {c.name: c.values() for c in store if not c.dropped}
+    return {c.name: c.values() for _, c in used}
 
 
 def _chained(first: str, rest: Iterator[str]) -> Iterator[str]:
@@ -125,105 +158,135 @@ def _number(text: str) -> float | None:
 
 
 class _Column:
-    """A column that grows: numbers, or text where labels are wanted."""
+    """A column that grows: numbers, or text from its first row on."""
 
-    def __init__(self, path: Path, name: str, label: bool):
-        self.path, self.name, self.label = path, name, label
-        self.numbers = array("d")  # of labels: which
-        self.codes: dict[str, int] = {}
-        self.dropped = False
+    def __init__(self, path: Path, name: str, wanted: Wanted):
+        self.path, self.name, self.wanted = path, name, wanted
+        self.numbers = array("d")  # of text: which
+        self.text = self.group = name == wanted.group
+        self.words: dict[str, int] = {}
 
     def add(self, field: str, line: int) -> None:
         field = field.strip()
-        if self.dropped:
-            return
-        if self.label:
-            if field.lower() in _MISSING:
-                raise ValueError(f"{self.path}: line {line}: column {self.name!r} is empty.")
-            if len(field) > LONGEST_LABEL:
-                raise ValueError(f"{self.path}: line {line}: column {self.name!r} has a label of {len(field)} characters.")
-            self.numbers.append(self.codes.setdefault(field, len(self.codes)))
-            return
+        where = f"{self.path}: line {line}: column {self.name!r}"
         value = _number(field)
-        if value is None or not math.isfinite(value):
-            if field.lower() in (*_MISSING, "nan") or value is not None:
-                raise ValueError(f"{self.path}: line {line}: column {self.name!r} is {field!r}; drop or impute such rows.")
+        if field.lower() in _MISSING or (not self.text and value is not None and not math.isfinite(value)):
+            said = "is empty" if not field else f"is {field!r}"
+            raise ValueError(f"{where} {said}; {self.wanted.mend(self.name)}.")
+        if value is None and not self.text:
             if self.numbers:
-                raise ValueError(f"{self.path}: line {line}: column {self.name!r} is {field[:40]!r}, after numbers.")
-            self.dropped = True
+                raise ValueError(f"{where} is {field[:40]!r}, after numbers; mend it, or leave the column out with "
+                                 f"--drop {self.name}.")  # fmt: skip
+            self.text = True
+        if not self.text:
+            self.numbers.append(value)  # type: ignore[arg-type]
             return
-        self.numbers.append(value)
+        if len(field) > LONGEST_LABEL:
+            raise ValueError(f"{where} has a text of {len(field)} characters; leave it out with --drop {self.name}.")
+        if self.group or field in self.words or len(self.words) <= MOST_WORDS:
+            self.numbers.append(self.words.setdefault(field, len(self.words)))
+        else:
+            self.numbers.append(MOST_WORDS)
 
-    def values(self) -> np.ndarray:
-        if not self.label:
-            return np.frombuffer(self.numbers, float).copy() if self.numbers else np.empty(0)
-        names = np.array(list(self.codes))
-        return names[np.frombuffer(self.numbers, float).astype(int)] if self.numbers else np.empty(0, str)
+    def values(self) -> Column:
+        numbers = np.frombuffer(self.numbers, float).copy() if self.numbers else np.empty(0)
+        return _words(list(self.words), numbers.astype(int), self.group) if self.text else numbers
+
+
+def _words(found: list[str], codes: np.ndarray, group: bool = False) -> Words:
+    """Put the values of a column of text in order; of too many, keep the first."""
+    if not group and len(found) > MOST_WORDS:
+        return Words(found[:MOST_WORDS], codes, True)
+    levels = in_order(found)
+    place = {x: i for i, x in enumerate(levels)}
+    return Words(levels, np.array([place[x] for x in found], int)[codes])
 
 
 # ---- arrays ------------------------------------------------------------------------------------------------
 
 
-def _npy(path: Path, labels: Collection[str]) -> Columns:
+def _npy(path: Path, wanted: Wanted) -> Columns:
     size = path.stat().st_size
     if size > LIMIT:
         raise ValueError(f"{path} has {size:,} bytes; the limit is {LIMIT:,}.")
     with open(path, "rb") as file:
-        return _as_columns(path, {"": read_npy(file, size, str(path))}, labels)
+        return _chosen(path, _as_columns(path, {"": read_npy(file, size, str(path))}), wanted)
 
 
-def _npz(path: Path, labels: Collection[str]) -> Columns:
-    return _as_columns(path, unpack(path, LIMIT), labels)
+def _npz(path: Path, wanted: Wanted) -> Columns:
+    return _chosen(path, _as_columns(path, unpack(path, LIMIT)), wanted)
 
 
-def _as_columns(path: Path, arrays: dict[str, np.ndarray], labels: Collection[str]) -> Columns:
+def _chosen(path: Path, columns: Columns, wanted: Wanted) -> Columns:
+    wanted.check(path, columns)
+    return {k: v for k, v in columns.items() if wanted.has(k)}
+
+
+def _as_columns(path: Path, arrays: dict[str, np.ndarray]) -> Columns:
     out: Columns = {}
     for name, values in arrays.items():
         where = f"{path}: array {name!r}" if name else str(path)
         if values.dtype.names:
-            out.update(_as_columns(path, {k: values[k] for k in values.dtype.names}, labels))
-        elif values.dtype.kind in "US":
-            if name in labels:
-                out[name] = values
+            out.update(_as_columns(path, {k: values[k] for k in values.dtype.names}))
+        elif values.dtype.kind in "US" and values.ndim == 1:
+            levels, codes = np.unique(values.astype(str), return_inverse=True)
+            out[name or "c1"] = _words(levels.tolist(), codes, True)
         elif values.dtype.kind not in "biuf":
             raise ValueError(f"{where} must be numbers; it is {values.dtype}.")
         elif values.ndim == 2:
             out.update({f"{name or 'c'}{j + 1}": values[:, j].astype(float) for j in range(values.shape[1])})
         elif values.ndim == 1:
-            out[name or "c1"] = values.astype(float)
+            out[name or "c1"] = values if values.dtype.kind == "b" else values.astype(float)
         else:
             raise ValueError(f"{where} must have one or two dimensions; it has shape {values.shape}.")
     return out
 
 
-def _parquet(path: Path, labels: Collection[str]) -> Columns:
+def _parquet(path: Path, wanted: Wanted) -> Columns:
     parquet = need("pyarrow.parquet", "parquet")
     arrow = need("pyarrow", "parquet")
+    kind = arrow.types
     try:
-        file = parquet.ParquetFile(path)
-        shape = (file.metadata.num_rows, file.metadata.num_columns)
-        if 8 * shape[0] * shape[1] > LIMIT or file.metadata.serialized_size > LIMIT:
+        known = parquet.ParquetFile(path)
+        shape = (known.metadata.num_rows, known.metadata.num_columns)
+        if 8 * shape[0] * shape[1] > LIMIT or known.metadata.serialized_size > LIMIT:
             raise ValueError(f"{path} says it has {shape[0]:,} rows of {shape[1]:,} columns; the limit is {LIMIT:,} bytes.")
+        names = known.schema_arrow.names
+        if twice := [x for x in names if names.count(x) > 1]:
+            raise ValueError(f"{path} has the column {twice[0]!r} twice; give each column a name of its own.")
+        wanted.check(path, names)
+        fields = [field for field in known.schema_arrow if wanted.has(field.name)]
+        text = [x.name for x in fields if kind.is_string(x.type) or kind.is_large_string(x.type)]
+        file = parquet.ParquetFile(path, read_dictionary=text)  # as codes: a long text in every row takes its space once
         out: Columns = {}
-        for field in file.schema_arrow:
-            kinds = arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_boolean
-            numeric = any(is_kind(field.type) for is_kind in kinds)
-            if numeric or field.name in labels:
-                out[field.name] = _parquet_column(path, file, field.name, numeric)
+        for field in fields:
+            if kind.is_temporal(field.type):
+                said = "write a number in their place, such as days since the first, or leave it out with"
+                raise ValueError(f"{path}: column {field.name!r} holds dates or times; {said} --drop {field.name}.")
+            plain = any(is_kind(field.type) for is_kind in (kind.is_integer, kind.is_floating, kind.is_boolean))
+            if not plain and field.name not in text and not kind.is_dictionary(field.type):
+                said = f"must be numbers or text; it is {field.type}. Leave it out with --drop {field.name}."
+                raise ValueError(f"{path}: column {field.name!r} {said}")
+            out[field.name] = _parquet_column(path, file, field.name, plain, wanted)
         return out
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} is no intact Parquet file: {' '.join(str(error).split())}") from error
 
 
-def _parquet_column(path: Path, file: Any, name: str, numeric: bool) -> np.ndarray:
+def _parquet_column(path: Path, file: Any, name: str, plain: bool, wanted: Wanted) -> Column:
     parts: list[np.ndarray] = []
-    row = 0
+    row, words = 0, {}  # type: ignore[var-annotated]
     for batch in file.iter_batches(batch_size=2**16, columns=[name]):
         values = batch.column(0)
         if values.null_count:
-            first = values.is_null().to_numpy(zero_copy_only=False).argmax()
-            raise ValueError(f"{path}: column {name!r} is empty in row {row + int(first) + 1}; drop or impute such rows.")
-        found = values.to_numpy(zero_copy_only=False)
-        parts.append(found.astype(float) if numeric else found.astype(str))
+            first = row + int(values.is_null().to_numpy(zero_copy_only=False).argmax()) + 1
+            raise ValueError(f"{path}: column {name!r} is empty in row {first}; {wanted.mend(name)}.")
         row += len(values)
-    return np.concatenate(parts) if parts else np.empty(0)
+        if plain:
+            found = values.to_numpy(zero_copy_only=False)
+            parts.append(found if found.dtype.kind == "b" else found.astype(float))
+            continue
+        numbers = [words.setdefault(str(x)[:LONGEST_LABEL], len(words)) for x in values.dictionary.to_pylist()]
+        parts.append(np.array(numbers, int)[values.indices.to_numpy(zero_copy_only=False)])
+    joined = np.concatenate(parts) if parts else np.empty(0, float if plain else int)
+    return joined if plain else _words(list(words), joined, name == wanted.group)

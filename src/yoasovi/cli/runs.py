@@ -76,8 +76,7 @@ def run(model: Model, method: str, seed: int, quiet: bool, options: dict[str, An
     """Fit, with live progress if stderr is a terminal and `quiet` is not set."""
     from yoasovi.fitting import fit
 
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"yoasovi: {message}", file=sys.stderr)
+    with plain_warnings():
         return fit(model, method, seed=seed, progress=False if quiet else None, **options)
 
 
@@ -103,6 +102,14 @@ def check_outputs(save: str | None, report: str | None, option: str = "--report"
             raise ValueError(f"{option} must be a file that ends in .html; got {report}.")
         if not path.parent.is_dir():
             raise ValueError(f"{option}: there is no folder {path.parent}; make it first, or choose another.")
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print a warning as a line of its own, without the code that it came from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"yoasovi: {message}", file=sys.stderr)
+        yield
 
 
 @contextmanager
@@ -206,3 +213,18 @@ def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any
             "divergences": chains.num_divergent, "gradients": chains.num_gradients, "stopped": chains.stopped,
         }}),
     }  # fmt: skip
+
+
+def posterior_as_json(fit: Fit, most: int = 1000) -> dict[str, Any]:
+    """Give mean, sd and quantiles of the first parameters by name, the priors, and what was made of the data."""
+    import numpy as np
+
+    local = {s.name for s in fit.model.density.local_sites}
+    out: dict[str, dict[str, float]] = {}
+    for site, draws in fit.sample(4000).items():
+        for name, x in zip(fit.model.names(site, draws.shape[1:]), draws.reshape(len(draws), -1).T, strict=True):
+            if site not in local and len(out) < most and np.isfinite(x).all():
+                low, high = np.quantile(x, [0.05, 0.95])
+                out[name] = {"mean": float(x.mean()), "sd": float(x.std()), "5%": float(low), "95%": float(high)}
+    notes = [] if fit.model.labels is None else list(fit.model.labels.notes)
+    return {"posterior": out, "priors": fit.model.priors, "notes": notes}

@@ -25,7 +25,8 @@ from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
 from yoasovi.files import identity
 from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
 from yoasovi.kernels.programs import precision
-from yoasovi.model import Density, Model, Site, recentred
+from yoasovi.model import Density, Labels, Model, Site, recentred
+from yoasovi.model.labels import names
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
 from yoasovi.verdict.diagnostics import Estimate
@@ -59,6 +60,12 @@ class AbsentModel:
     density: Density
     differentiable: bool
     centred: dict[str, float]
+    labels: Labels
+    priors: dict[str, str]
+
+    def names(self, site: str, shape: tuple[int, ...]) -> list[str]:
+        """Name every number of a site's array."""
+        return names(site, shape, self.labels)
 
     @property
     def num_observations(self) -> int:
@@ -142,6 +149,8 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             "num_observations": density.num_observations,
             "differentiable": density.differentiable,
             "centred": fit.model.centred,
+            "labels": _labels_as_json(fit.model.labels or Labels(), [*draws]),
+            "priors": fit.model.priors,
         },
         "method": {"name": fit.method.name, "text": repr(fit.method)},
         "family": _family_as_json(fit.family),
@@ -274,7 +283,7 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     reported, compile, run, *worth = map(float, arrays["numbers"])  # fits of 0.1.0 do not say what their draws are worth
     stages = {str(name): float(seconds) for name, seconds in header.get("stages", {}).items()}
     return Fit(
-        model=model or AbsentModel(known["name"], density, density.differentiable, centred),  # type: ignore[arg-type]
+        model=model or _absent(known, density, centred),  # type: ignore[arg-type]
         method=Named(**header["method"]), family=family, family_reason=header["family_reason"],
         params=_params(header, arrays, density), elbo=elbos[0], converged=header["converged"],
         stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run, stages), trace=trace,
@@ -295,6 +304,26 @@ def _chains(header: dict[str, Any], arrays: dict[str, np.ndarray], density: Dens
         return Chains.from_json(said, found, density.dim)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the saved fit's chains cannot be read: {error}.") from error
+
+
+def _labels_as_json(labels: Labels, shown: list[str]) -> dict[str, Any]:
+    """Give the names along the axes of what is drawn, and the notes."""
+    dims = {k: list(v) for k, v in labels.dims.items() if k in shown}
+    used = {dim for axes in dims.values() for dim in axes if dim is not None}
+    coords = {k: [str(x) for x in v] for k, v in labels.coords.items() if k in used and v is not None}
+    return {"dims": dims, "coords": coords, "notes": list(labels.notes)}
+
+
+def _absent(known: dict[str, Any], density: Density, centred: dict[str, float]) -> AbsentModel:
+    """Give what is known of the model; fits written before names were kept have none."""
+    said = known.get("labels", {})
+    labels = Labels(
+        dims={k: tuple(None if x is None else str(x) for x in v) for k, v in said.get("dims", {}).items()},
+        coords={k: [str(x) for x in v] for k, v in said.get("coords", {}).items()},
+        notes=tuple(map(str, said.get("notes", ()))),
+    )
+    priors = {k: str(v) for k, v in known.get("priors", {}).items()}
+    return AbsentModel(known["name"], density, density.differentiable, centred, labels, priors)
 
 
 def _verdicts(found: Any) -> dict[Any, Verdict]:

@@ -25,12 +25,6 @@ class Site(NamedTuple):
     free_shape: tuple[int, ...]
     discrete: bool
 
-    @property
-    def labels(self) -> list[str]:
-        """Name every unconstrained coordinate: site, or site[i,j]."""
-        places = np.ndindex(self.free_shape)
-        return [self.name if not index else f"{self.name}[{','.join(map(str, index))}]" for index in places]
-
 
 class Inputs(NamedTuple):
     """Everything of a model that may change without compiling again."""
@@ -75,11 +69,6 @@ class Density(NamedTuple):
     def dim(self) -> int:
         """Length of the flat unconstrained vector of all global sites."""
         return sum(int(np.prod(s.free_shape)) for s in self.sites)
-
-    @property
-    def labels(self) -> list[str]:
-        """Names of the coordinates of the flat unconstrained vector."""
-        return [label for site in self.sites for label in site.labels]
 
     def split(self, flat: Any) -> dict[str, Any]:
         """Cut flat vectors (..., d) into one unconstrained array per global site."""

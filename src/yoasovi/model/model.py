@@ -19,6 +19,7 @@ from yoasovi.kernels.programs import precision
 from yoasovi.model.centring import Centring
 from yoasovi.model.density import Density, Inputs, Params, Rule, Site, local_law, widest
 from yoasovi.model.external import HostDensity
+from yoasovi.model.labels import Labels, names, priors
 
 _SHOWN = 8  # sites that are named where a model is shown
 
@@ -51,6 +52,8 @@ class Model:
         that of `log_likelihood`. A fit then looks at minibatches; what it reports is about all the data.
     centring
         Sites that can be non-centred, and those that are; see `noncentred`.
+    labels
+        A `Labels`: names of axes (`dims`) and of the places along them (`coords`), used wherever parameters are shown.
 
     Examples
     --------
@@ -74,7 +77,7 @@ class Model:
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None
     centring: Centring | None = None
-    labels: Any = None  # `labelled.Labels`: dims, coords and observed variables of labelled output
+    labels: Labels | None = None
 
     def __post_init__(self):
         check(isinstance(self.prior, Mapping) and len(self.prior) > 0, "prior", "Model", "a non-empty dict", self.prior)
@@ -173,6 +176,20 @@ class Model:
     def centred(self) -> dict[str, float]:
         """The sites that are non-centred, each with how far it is centred still."""
         return {} if self.centring is None else dict(self.centring.centred)
+
+    def names(self, site: str, shape: tuple[int, ...]) -> list[str]:
+        """Name every number of a site's, or another drawn quantity's, array."""
+        return names(site, shape, self.labels)
+
+    @property
+    def free_names(self) -> list[str]:
+        """Names of the coordinates of the flat unconstrained vector."""
+        return [name for site in self.density.sites for name in self.names(site.name, site.free_shape)]
+
+    @property
+    def priors(self) -> dict[str, str]:
+        """The proper priors of continuous parameters in words, by name."""
+        return priors(self.prior, self.labels)
 
     @property
     def on_host(self) -> bool:

@@ -12,8 +12,9 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from yoasovi.errors import check, positive_number
-from yoasovi.model import Model, Params
+from yoasovi.model import Labels, Model, Params
 from yoasovi.models.arrays import by_name, numbers, positive
+from yoasovi.models.columns import Words, column
 
 
 def HierarchicalNormal(
@@ -48,8 +49,8 @@ def HierarchicalNormal(
     centre = float(numbers("prior_mean", owner, prior_mean, 0))
     if group is None and sd is None:
         raise ValueError(f"`sd` of `{owner}` must be given when `group` is not: one value per group cannot tell them apart.")
-    labels, index, share = _groups(owner, y, group)
-    size = len(labels)
+    names, index, share = _groups(owner, y, group)
+    size = len(names)
     data = {"y": y, "group": index}
     prior = {"mu": dist.Normal(centre, float(prior_scale)), "tau": dist.HalfCauchy(float(tau_scale))}
     if sd is None:
@@ -63,8 +64,12 @@ def HierarchicalNormal(
         prior["offset"] = dist.Normal(np.zeros(size), np.ones(size)).to_event(1)
     return Model(
         prior=prior, log_likelihood=GroupNormal(centered), data=data, name="hierarchical normal",
-        log_marginal=GroupNormal(False) if centered else None, predictive=GroupDraw(labels),
+        log_marginal=GroupNormal(False) if centered else None, predictive=GroupDraw(names),
         deterministics=None if centered else group_mean,
+        labels=None if group is None else Labels(
+            dims=dict.fromkeys(("theta", "offset"), ("group",)), coords={"group": np.array(names)}, observed={"y": y},
+            constant={k: v for k, v in data.items() if k in ("group", "sd")}, blocks={"y": (-1,)},
+        ),
     )  # fmt: skip
 
 
@@ -131,12 +136,12 @@ class GroupNormal:
 
 
 def _groups(owner: str, y: np.ndarray, group: Any) -> tuple[tuple[Any, ...], np.ndarray, np.ndarray]:
-    """Give the groups' labels, each observation's group as a number from 0, and its share of that group."""
+    """Give the groups' names, each observation's group as a number from 0, and its share of that group."""
     if group is None:
         return tuple(range(y.size)), np.arange(y.size), np.ones(y.size)
-    group = np.asarray(group)
-    check(group.shape == y.shape, "group", owner, f"of the shape of `y`, {y.shape}", f"shape {group.shape}")
-    if group.dtype.kind == "f":
-        check(np.isfinite(group).all(), "group", owner, "without missing labels", "NaN or infinite labels")
-    labels, index, counts = np.unique(group, return_inverse=True, return_counts=True)
-    return tuple(labels.tolist()), index, 1.0 / counts[index]
+    found = group if isinstance(group, Words) else column("group", owner, group)
+    codes = found.codes if isinstance(found, Words) else found
+    check(codes.shape == y.shape, "group", owner, f"of the shape of `y`, {y.shape}", f"shape {codes.shape}")
+    values, index, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    names = [found.levels[v] for v in values] if isinstance(found, Words) else values.tolist()
+    return tuple(names), index, 1.0 / counts[index]

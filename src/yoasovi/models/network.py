@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 
 from yoasovi.errors import check, positive_integer, positive_number
 from yoasovi.model import Model, Params
-from yoasovi.models.arrays import design
+from yoasovi.models.arrays import table
 from yoasovi.models.regression import RowDraw
 
 SLOPE = 0.01  # of the leaky ReLU below zero
@@ -38,7 +38,8 @@ def NeuralNetwork(
     Sites: `w0` (p, hidden[0]), `b0` (hidden[0],), `w1`, `b1`, ..., `noise`.
     """
     owner = "NeuralNetwork"
-    X, y = design(owner, X, y)
+    found, y = table(owner, X, y)
+    X = found.X
     check(isinstance(hidden, (tuple, list)) and len(hidden) > 0, "hidden", owner, "a non-empty tuple of integers", hidden)
     for units in hidden:
         positive_integer("hidden", owner, units)
@@ -50,9 +51,10 @@ def NeuralNetwork(
     prior = {k: dist.Normal(np.zeros(s), np.full(s, float(prior_scale))).to_event(len(s)) for k, s in shapes.items()}
     prior["noise"] = dist.Uniform(0.0, float(max_noise))
     network = NetworkNormal(len(hidden) + 1)
+    draw = RowDraw(network.law, X.shape[1], names=None if found.names is None else tuple(found.names))
     return Model(
         prior=prior, log_likelihood=network, data={"X": X, "y": y}, name="neural network",
-        start=SmallWeights(tuple(shapes.items())), predictive=RowDraw(network.law, X.shape[1]),
+        start=SmallWeights(tuple(shapes.items())), predictive=draw,
     )  # fmt: skip
 
 

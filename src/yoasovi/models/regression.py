@@ -1,9 +1,15 @@
-"""Regressions: linear, logistic and Poisson, with independent normal priors on intercept and coefficients."""
+"""Regressions: linear, logistic and Poisson, with priors that follow the scales of the data.
+
+Predictors are centred inside the model. The intercept there, at their means, has a prior of its own, and the intercept in
+the data's own units follows from it: priors then mean the same in any unit, and coefficients and intercept are told apart.
+Scales are those of rstanarm's defaults (Gabry and Goodrich, "Prior Distributions for rstanarm Models", since 2020).
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -13,105 +19,138 @@ import numpyro.distributions as dist
 from scipy.special import gammaln
 
 from yoasovi.errors import check, positive_number
-from yoasovi.model import Model, Params
-from yoasovi.models.arrays import by_name, design, numbers, one_of, positive
+from yoasovi.model import Labels, Model, Params
+from yoasovi.models.arrays import by_column, by_name, numbers, one_of, positive, table
+from yoasovi.models.columns import Predictors, is_table
 
-NOISE_PRIORS = {"half_normal": dist.HalfNormal, "half_cauchy": dist.HalfCauchy}
+NOISE_PRIORS: dict[str, Callable[[float], dist.Distribution]] = {
+    "exponential": lambda scale: dist.Exponential(1.0 / scale), "half_normal": dist.HalfNormal,
+    "half_cauchy": dist.HalfCauchy,
+}  # fmt: skip
 
 
 def LinearRegression(
     X: Any,
     y: Any,
-    prior_scale: float = 10.0,
+    prior_scale: float = 2.5,
     *,
     intercept: bool = True,
-    noise_prior: str = "half_cauchy",
-    noise_scale: float = 10.0,
+    noise_prior: str = "exponential",
+    noise_scale: float = 1.0,
+    autoscale: bool = True,
 ) -> Model:
-    """Linear regression: y_i ~ N(a + x_i b, noise^2), a and b_j ~ N(0, prior_scale^2), in the units of the data.
+    """Linear regression: y_i ~ N(a + x_i b, noise^2).
+
+    b_j ~ N(0, prior_scale sd(y)/sd(x_j)), a at the predictors' means ~ N(mean(y), prior_scale sd(y)), noise ~ Exponential
+    with mean noise_scale sd(y). Without an intercept, root mean squares take the place of standard deviations.
 
     Parameters
     ----------
     X, y
-        Shapes (N, p) and (N,).
+        Shapes (N, p) and (N,); or a frame or dict of columns, and a column's name or (N,). Text becomes indicators.
     noise_prior, noise_scale
-        "half_normal" or "half_cauchy", and its scale: the prior of the noise's standard deviation.
+        "exponential", "half_normal" or "half_cauchy", and its scale: the prior of the noise's standard deviation.
+    autoscale
+        False takes scales as they are, in the data's own units, and the intercept where all predictors are 0:
+        a and b_j ~ N(0, prior_scale^2).
 
-    Sites: `intercept` (unless it is False), `coefficients` (p,), `noise`.
+    Sites: `intercept_at_means`, `coefficients` (p,), `noise`; draws also have `intercept`, in the data's own units.
+    With autoscale=False `intercept` is a site; with intercept=False there is none.
     """
     owner = "LinearRegression"
-    X, y = design(owner, X, y)
+    found, y = table(owner, X, y)
     one_of("noise_prior", owner, noise_prior, *NOISE_PRIORS)
     positive_number("noise_scale", owner, noise_scale)
-    prior = _priors(owner, X, prior_scale, intercept) | {"noise": NOISE_PRIORS[noise_prior](float(noise_scale))}
-    begin = {"intercept": float(y.mean()), "noise": float(y.std()) or float(noise_scale)}
-    return _regression("linear regression", prior, normal_likelihood, normal_law, {"X": X, "y": y}, begin)
+    line = Line.of(owner, found, intercept, autoscale)
+    if line.centred and len(y) > 1:
+        check(np.ptp(y) > 0, "y", owner, "more than one value, or its noise has no posterior", f"{y[0]:g} in every row")
+    centre, spread = (float(y.mean(dtype=float)), _spread(y, intercept)) if line.autoscale else (0.0, 1.0)
+    prior = line.priors(owner, prior_scale, centre, spread)
+    prior["noise"] = NOISE_PRIORS[noise_prior](float(noise_scale) * spread)
+    begin = {line.intercept: float(y.mean(dtype=float)), "noise": _spread(y, intercept)}
+    return line.model("linear regression", prior, normal_likelihood, normal_law, {"y": y}, begin)
 
 
-def LogisticRegression(X: Any, y: Any, prior_scale: float = 2.5, *, intercept: bool = True) -> Model:
-    """Logistic regression: P(y_i = 1) = 1/(1 + exp(-(a + x_i b))), a and b_j ~ N(0, prior_scale^2).
+def LogisticRegression(X: Any, y: Any, prior_scale: float = 2.5, *, intercept: bool = True, autoscale: bool = True) -> Model:
+    """Logistic regression: P(y_i = 1) = 1/(1 + exp(-(a + x_i b))).
 
-    `X` is (N, p), in units that suit the prior (standardised columns do); `y` is (N,), 0 or 1.
-    Sites: `intercept` (unless it is False), `coefficients` (p,).
+    b_j ~ N(0, prior_scale/sd(x_j)), a at the predictors' means ~ N(0, prior_scale).
+
+    `X`, `intercept` and `autoscale` are as in `LinearRegression`; `y` is (N,), 0 or 1, or a column's name.
+    Sites: `intercept_at_means`, `coefficients` (p,); draws also have `intercept`.
     """
     owner = "LogisticRegression"
-    X, y = design(owner, X, y)
+    found, y = table(owner, X, y, classes=True)
     check(np.isin(y, (0.0, 1.0)).all(), "y", owner, "0 or 1", f"values {np.unique(y)[:6]}")
-    prior = _priors(owner, X, prior_scale, intercept)
-    return _regression("logistic regression", prior, bernoulli_likelihood, bernoulli_law, {"X": X, "y": y})
+    line = Line.of(owner, found, intercept, autoscale)
+    prior = line.priors(owner, prior_scale, 0.0, 1.0)
+    return line.model("logistic regression", prior, bernoulli_likelihood, bernoulli_law, {"y": y})
 
 
-def PoissonRegression(X: Any, y: Any, prior_scale: float = 2.5, *, exposure: Any = 1.0, intercept: bool = True) -> Model:
-    """Poisson regression: y_i ~ Poisson(exposure_i exp(a + x_i b)), a and b_j ~ N(0, prior_scale^2).
+def PoissonRegression(
+    X: Any, y: Any, prior_scale: float = 2.5, *, exposure: Any = 1.0, intercept: bool = True, autoscale: bool = True
+) -> Model:
+    """Poisson regression: y_i ~ Poisson(exposure_i exp(a + x_i b)).
 
-    `X` is (N, p), `y` (N,) counts, `exposure` one positive number or (N,).
-    Sites: `intercept` (unless it is False), `coefficients` (p,).
+    b_j ~ N(0, prior_scale/sd(x_j)), a at the predictors' means ~ N(log of all counts over all exposure, prior_scale): in
+    any unit of exposure (rstanarm's is at 0).
+
+    `X`, `intercept` and `autoscale` are as in `LinearRegression`; `y` is (N,) counts, or a column's name; `exposure` is one
+    positive number or (N,). Sites: `intercept_at_means`, `coefficients` (p,); draws also have `intercept`.
     """
     owner = "PoissonRegression"
-    X, y = design(owner, X, y)
+    found, y = table(owner, X, y)
     whole = (y >= 0) & (y == np.round(y))
     check(whole.all(), "y", owner, "non-negative integers", f"values such as {y[~whole][:3]}")
     exposure = positive("exposure", owner, exposure, y.shape)
-    data = {"X": X, "y": y, "log_exposure": np.log(exposure), "log_factorial": gammaln(y + 1.0)}
-    begin = {"intercept": float(np.log((y.sum() + 0.5) / exposure.sum()))}
-    prior = _priors(owner, X, prior_scale, intercept)
-    return _regression("poisson regression", prior, poisson_likelihood, poisson_law, data, begin)
+    data = {"y": y, "log_exposure": np.log(exposure), "log_factorial": gammaln(y + 1.0)}
+    rate = float(np.log((y.sum() + 0.5) / exposure.sum()))
+    line = Line.of(owner, found, intercept, autoscale)
+    prior = line.priors(owner, prior_scale, rate if line.autoscale else 0.0, 1.0)
+    return line.model("poisson regression", prior, poisson_likelihood, poisson_law, data, {line.intercept: rate})
 
 
-def predictor(params: Params, X: jax.Array) -> jax.Array:
-    """Give a + X b, shape (N,)."""
-    return X @ params["coefficients"] + params.get("intercept", 0.0)
+def predictor(params: Params, data: Any) -> jax.Array:
+    """Give a + x_i b, shape (N,): at predictors in their own units, `X`, or at the model's own, `centred`."""
+    if "X" in data:
+        return data["X"] @ params["coefficients"] + params.get("intercept", 0.0)
+    return data["centred"] @ params["coefficients"] + params["intercept_at_means"]
+
+
+def intercept_of(params: Params, data: Any) -> Params:
+    """Give the intercept where all predictors are 0."""
+    return {"intercept": params["intercept_at_means"] - data["means"] @ params["coefficients"]}
 
 
 def normal_likelihood(params: Params, data: Any) -> jax.Array:
     """Give log N(y_i | a + x_i b, noise^2)."""
-    return dist.Normal(predictor(params, data["X"]), params["noise"]).log_prob(data["y"])
+    return dist.Normal(predictor(params, data), params["noise"]).log_prob(data["y"])
 
 
 def normal_law(params: Params, data: Any) -> dist.Distribution:
     """Give N(a + x_i b, noise^2)."""
-    return dist.Normal(predictor(params, data["X"]), params["noise"])
+    return dist.Normal(predictor(params, data), params["noise"])
 
 
 def bernoulli_likelihood(params: Params, data: Any) -> jax.Array:
     """Give y_i log p_i + (1 - y_i) log(1 - p_i), stable for large predictors."""
-    eta = predictor(params, data["X"])
+    eta = predictor(params, data)
     return data["y"] * eta - jax.nn.softplus(eta)
 
 
 def bernoulli_law(params: Params, data: Any) -> dist.Distribution:
     """Give the law of y_i, 0 or 1."""
-    return dist.Bernoulli(logits=predictor(params, data["X"]))
+    return dist.Bernoulli(logits=predictor(params, data))
 
 
 def poisson_law(params: Params, data: Any) -> dist.Distribution:
     """Give the law of counts."""
-    return dist.Poisson(jnp.exp(predictor(params, data["X"]) + data["log_exposure"]))
+    return dist.Poisson(jnp.exp(predictor(params, data) + data["log_exposure"]))
 
 
 def poisson_likelihood(params: Params, data: Any) -> jax.Array:
     """Give y_i log rate_i - rate_i - log y_i!."""
-    eta = predictor(params, data["X"]) + data["log_exposure"]
+    eta = predictor(params, data) + data["log_exposure"]
     return data["y"] * eta - jnp.exp(eta) - data["log_factorial"]
 
 
@@ -122,15 +161,21 @@ class RowDraw:
     law: Callable[[Params, Any], dist.Distribution]
     columns: int
     exposed: bool = False  # whether rows have an exposure, 1 where none is given
+    names: tuple[str, ...] | None = field(default=None, compare=False)  # of columns; another name is no other program
 
     def __call__(self, key: jax.Array, params: Params, data: Any) -> jax.Array:
         """Give new observations, shape (N,)."""
         return self.law(params, data).sample(key)
 
     def read(self, given: Any, fitted: Any) -> dict[str, np.ndarray]:
-        """Take X, or a dict with it, in place of the data of the fit."""
-        given = by_name(given, "X", *(("exposure",) if self.exposed else ()))
-        X = numbers("data['X']", "predict", given["X"], 2)
+        """Take X, a table with its columns by name, or a dict with either, in place of the data of the fit."""
+        others = ("exposure",) if self.exposed else ()
+        named = self.names or ()
+        if is_table(given) and named and ("X" in named or "X" not in given):
+            given = {"X": given} | {k: given[k] for k in others if k in given and k not in named}
+        given = by_name(given, "X", *others)
+        X = by_column(named, given["X"]) if named and is_table(given["X"]) else given["X"]
+        X = numbers("data['X']", "predict", X, 2)
         check(X.shape[1] == self.columns, "data['X']", "predict", f"of shape (N, {self.columns})", f"shape {X.shape}")
         exposure = positive("data['exposure']", "predict", given.get("exposure", 1.0), X.shape[:1])
         return {"X": X, **({"log_exposure": np.log(exposure)} if self.exposed else {})}
@@ -147,18 +192,67 @@ class RegressionStart:
         return {k: jnp.asarray(v) for k, v in self.point}
 
 
-def _priors(owner: str, X: np.ndarray, prior_scale: float, intercept: bool) -> dict[str, dist.Distribution]:
-    positive_number("prior_scale", owner, prior_scale)
-    check(isinstance(intercept, bool), "intercept", owner, "True or False", intercept)
-    p, scale = X.shape[1], float(prior_scale)
-    coefficients = {"coefficients": dist.Normal(np.zeros(p), np.full(p, scale)).to_event(1)}
-    return ({"intercept": dist.Normal(0.0, scale)} if intercept else {}) | coefficients
+@dataclass(frozen=True)
+class Line:
+    """What all regressions share: a + x_i b, centred or as it is."""
+
+    table: Predictors
+    intercept: str  # the site's name; empty if there is none
+    autoscale: bool
+
+    @classmethod
+    def of(cls, owner: str, found: Predictors, intercept: bool, autoscale: bool) -> Line:
+        """Check what there is to choose."""
+        for name, value in (("intercept", intercept), ("autoscale", autoscale)):
+            check(isinstance(value, bool), name, owner, "True or False", value)
+        if intercept and autoscale:
+            for j in np.flatnonzero(np.ptp(found.X, axis=0) == 0) if len(found.X) > 1 else ():
+                which = f"column {j}" if found.names is None else f"column {found.names[j]!r}"
+                said = f"{which} is {found.X[0, j]:g} in every row, as the intercept is"
+                why = "its coefficient is known by the prior alone. Leave it out"
+                warnings.warn(f"`X` of `{owner}`: {said}; {why}.", stacklevel=3)
+        return cls(found, ("intercept_at_means" if autoscale else "intercept") if intercept else "", autoscale)
+
+    @property
+    def centred(self) -> bool:
+        """Whether predictors are centred."""
+        return self.intercept == "intercept_at_means"
+
+    def priors(self, owner: str, prior_scale: float, centre: float, spread: float) -> dict[str, dist.Distribution]:
+        """Give the priors of intercept and coefficients; `centre` and `spread` are those of what is predicted."""
+        positive_number("prior_scale", owner, prior_scale)
+        X, scale = self.table.X, float(prior_scale) * spread
+        each = np.array([_spread(x, bool(self.intercept)) for x in X.T]) if self.autoscale else np.ones(X.shape[1])
+        coefficients = {"coefficients": dist.Normal(np.zeros(X.shape[1]), scale / each).to_event(1)}
+        return ({self.intercept: dist.Normal(centre, scale)} if self.intercept else {}) | coefficients
+
+    def model(
+        self, name: str, prior: dict, likelihood: Callable, law: Callable, data: dict[str, np.ndarray],
+        begin: dict[str, float] | None = None,
+    ) -> Model:  # fmt: skip
+        """Put the model together."""
+        X, names = self.table.X, self.table.names
+        means = X.mean(0, dtype=float)
+        design = {"centred": X - means, "means": means} if self.centred else {"X": X}
+        given = {k: v for k, v in (begin or {}).items() if k in prior}
+        labels = Labels(
+            dims={} if names is None else {"coefficients": ("predictor",), "X": (None, "predictor")},
+            coords={} if names is None else {"predictor": np.array(names)},
+            observed={"y": data["y"]},
+            constant={"X": X, **{k: v for k, v in data.items() if k == "log_exposure"}},
+            blocks={"y": (-1,)},
+            notes=self.table.notes,
+        )
+        draw = RowDraw(law, X.shape[1], "log_exposure" in data, names if names is None else tuple(names))
+        return Model(
+            prior=prior, log_likelihood=likelihood, predictive=draw, data={**design, **data}, name=name,
+            start=RegressionStart(tuple(given.items())) if given else None, labels=labels,
+            deterministics=intercept_of if self.centred else None,
+        )  # fmt: skip
 
 
-def _regression(
-    name: str, prior: dict, likelihood: Callable, law: Callable, data: dict, begin: dict[str, float] | None = None
-) -> Model:
-    given = {k: v for k, v in (begin or {}).items() if k in prior}
-    start = RegressionStart(tuple(given.items())) if given else None
-    predictive = RowDraw(law, data["X"].shape[1], "log_exposure" in data)
-    return Model(prior=prior, log_likelihood=likelihood, predictive=predictive, data=data, name=name, start=start)
+def _spread(x: np.ndarray, about_mean: bool) -> float:
+    """Give the standard deviation, or the root mean square; of a constant its size, or 1."""
+    size = float(np.abs(x).max())
+    found = float(x.std(dtype=float) if about_mean else np.sqrt(np.mean(np.square(x, dtype=float))))
+    return found if found > 1e-12 * size else size or 1.0

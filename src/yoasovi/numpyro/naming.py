@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from yoasovi.answer.arviz import Labels
+from yoasovi.model import Labels
 from yoasovi.model.words import in_words
 from yoasovi.numpyro.laws import is_observation, member_dim
 from yoasovi.numpyro.replay import Replay
@@ -34,7 +34,7 @@ def _priors(sites: dict[str, dict], replay: Replay) -> dict[str, str]:
     """Tell the laws that are not among the model's priors: they depend on other sites."""
     open_ = [k for k in replay.latents if k not in replay.settled]
     laws = {k: f"{in_words(sites[k]['fn'])}, which depends on other sites" for k in open_}
-    unbounded = {base: f"{name} without its bounds; {name} is {laws[name]}" for name, base in replay.moving.items()}
+    unbounded = {base: f"{name} without its bounds ({name} is {laws[name]})" for name, base in replay.moving.items()}
     return {k: v for k, v in laws.items() if k not in replay.moving} | unbounded
 
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpyro.distributions import ImproperUniform
 
-from yoasovi.answer.arviz import Labels
 from yoasovi.errors import check
 from yoasovi.extras import need
 from yoasovi.kernels.programs import precision
-from yoasovi.model import Centring, Model
+from yoasovi.model import Centring, Labels, Model
 from yoasovi.pymc.beginning import InitialPoint, Start, begin_at, initial_point, named
 from yoasovi.pymc.graphs import import_backend
 from yoasovi.pymc.predictive import predictive_of

@@ -16,11 +16,15 @@ from yoasovi.model.words import in_words
 
 
 def priors(model: Any) -> list[tuple[str, str, str]]:
-    """Give site, size and prior of each site; the laws of a model that a fit was loaded without are not known."""
-    if not hasattr(model, "prior"):
-        return [(s.name, _size(s), "not known without the model") for s in model.density.sites]
+    """Give parameter, size and prior: of each site, or of each of its numbers where their laws differ."""
+    told = model.priors
+    rows: list[tuple[str, str, str]] = []
+    for s in model.density.sites:
+        each = [(name, "1", told[name]) for name in model.names(s.name, s.shape) if name in told]
+        rows += each if each and s.shape else [(s.name, _size(s), told.get(s.name) or _elsewhere(model, s.name))]
+    if not hasattr(model, "local"):  # a fit that was loaded without its model
+        return rows
     known = model.labels.priors if model.labels is not None else {}
-    rows = [(s.name, _size(s), known.get(s.name) or _prior(model, model.prior[s.name])) for s in model.density.sites]
     for s in model.density.local_sites:
         law = model.local[s.name]
         said = in_words(law) if isinstance(law, Distribution) else "a law that depends on other sites"
@@ -28,9 +32,12 @@ def priors(model: Any) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _prior(model: Any, law: Distribution) -> str:
-    if not isinstance(law, ImproperUniform):
-        return in_words(law)
+def _elsewhere(model: Any, site: str) -> str:
+    """Say where the prior of a site is that is not told by name."""
+    if not hasattr(model, "prior"):
+        return "not known without the model"
+    if not isinstance(model.prior[site], ImproperUniform):
+        return in_words(model.prior[site])
     if isinstance(model.log_likelihood, WholeDensity | HostDensity):
         return "part of the log density that was given"
     return "improper uniform; any law it has is among the terms of the likelihood"

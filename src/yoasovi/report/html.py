@@ -156,8 +156,10 @@ def _one(page: _Page, fit: Any, verdict: Any, found: ShownDraws, prefix: str = "
     more = content.step_charts(fit)
     if more:
         page.grid(more, prefix, "medium")
-    page.section(f"{prefix}model", "The model", f"{fit.model.num_observations:,} terms of the likelihood, and these priors.")
-    page.add(tables.plain(("site", "size", "prior"), facts.priors(fit.model)))
+    notes = [] if fit.model.labels is None else fit.model.labels.notes
+    said = f"{fit.model.num_observations:,} terms of the likelihood, and these priors."
+    page.section(f"{prefix}model", "The model", " ".join([said, *notes]))
+    page.add(tables.plain(("parameter", "size", "prior"), facts.priors(fit.model)))
     page.section(f"{prefix}posterior", "The posterior", _lead(found))
     page.add("".join(page.figure(c, prefix) for c in posterior.forest_charts(found)))
     page.grid(posterior.marginal_charts([found], [fit.method.name]), prefix)

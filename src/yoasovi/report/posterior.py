@@ -49,8 +49,8 @@ def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
     others = [k for k in own if k not in sites and k not in local]
 
     def shown(which: list[str], derived: ShownDraws | None = None) -> ShownDraws:
-        names, site, flat = _columns(density, best, which)
-        mine = _columns(density, own, which)[2]
+        names, site, flat = _columns(fit.model, best, which)
+        mine = _columns(fit.model, own, which)[2]
         sizes = {k: int(np.prod(own[k].shape[1:])) for k in which}
         label = "corrected" if fit.refined is None else "NUTS"
         corrected = None if own is best else flat
@@ -59,28 +59,16 @@ def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
     return shown([k for k in own if k in sites], shown(others) if others else None)
 
 
-def _columns(density: Any, sample: dict[str, np.ndarray], sites: list[str]) -> tuple[list[str], list[str], np.ndarray]:
+def _columns(model: Any, sample: dict[str, np.ndarray], sites: list[str]) -> tuple[list[str], list[str], np.ndarray]:
     """Give names, sites and draws of scalars; of a long deterministic site the first ones."""
-    known, names, site, columns = _labels(density), [], [], []
+    whole, names, site, columns = {s.name for s in model.density.sites}, [], [], []
     for name in sites:
-        indices = list(np.ndindex(sample[name].shape[1:]))
-        labels = known.get(name, [name if not i else f"{name}[{','.join(map(str, i))}]" for i in indices])
-        labels = labels if name in known else labels[:_DERIVED]
+        labels = model.names(name, sample[name].shape[1:])
+        labels = labels if name in whole else labels[:_DERIVED]
         names += labels
         site += [name] * len(labels)
         columns.append(np.asarray(sample[name], float).reshape(len(sample[name]), -1)[:, : len(labels)])
     return names, site, np.concatenate(columns, 1)
-
-
-def _labels(density: Any) -> dict[str, list[str]]:
-    """Give the names of each site's entries; those of a site that is longer on its own scale, as a simplex is, by place."""
-    out, start, labels = {}, 0, density.labels
-    for s in density.sites:
-        size = int(np.prod(s.free_shape))
-        places = [s.name if not i else f"{s.name}[{','.join(map(str, i))}]" for i in np.ndindex(s.shape)]
-        out[s.name] = labels[start : start + size] if s.free_shape == s.shape else places
-        start += size
-    return out
 
 
 def worst(found: ShownDraws) -> list[int]:

@@ -11,11 +11,10 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from yoasovi.answer.arviz import Labels
 from yoasovi.answer.result import Fit
 from yoasovi.errors import positive_integer, positive_number
 from yoasovi.fitting import fit as fit_model
-from yoasovi.model import Model, Params
+from yoasovi.model import Labels, Model, Params
 from yoasovi.stopping import StopReason
 
 DRAWS = 1000  # of the posterior, that an estimator keeps

@@ -63,8 +63,9 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         x_unit, y_unit = Unit.of(X, self.fit_intercept), Unit.of(y[:, None], self.fit_intercept)
         rows, weight = filled(x_unit.standardised(X), y_unit.standardised(y[:, None])[:, 0])
         model = LinearRegression(
-            *rows, float(self.prior_scale), intercept=bool(self.fit_intercept), noise_scale=float(self.noise_scale)
-        )
+            *rows, float(self.prior_scale), intercept=bool(self.fit_intercept), noise_prior="half_cauchy",
+            noise_scale=float(self.noise_scale), autoscale=False,
+        )  # fmt: skip
         fit = fit_estimator(self, weighted(model, FlooredNormal(float(self.noise_floor)), weight))
         draws, scale = fit.sample(DRAWS), y_unit.scale[0]
         noise = scale * np.hypot(draws["noise"], self.noise_floor)
@@ -126,7 +127,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y must have samples of two classes; got only one class, {self.classes_[0]!r}.")
         unit = Unit.of(X, self.fit_intercept)
         rows, weight = filled(unit.standardised(X), labels)
-        model = LogisticRegression(*rows, float(self.prior_scale), intercept=bool(self.fit_intercept))
+        model = LogisticRegression(*rows, float(self.prior_scale), intercept=bool(self.fit_intercept), autoscale=False)
         fit = fit_estimator(self, weighted(model, model.log_likelihood, weight))
         _keep_line(self, fit.sample(DRAWS), unit, 0.0, 1.0)
         report(self, fit, 0.0)
@@ -161,7 +162,7 @@ class FlooredNormal:
 
     def __call__(self, params: Params, data: Any):
         """Give one value per row, shape (N,)."""
-        return dist.Normal(predictor(params, data["X"]), jnp.hypot(params["noise"], self.floor)).log_prob(data["y"])
+        return dist.Normal(predictor(params, data), jnp.hypot(params["noise"], self.floor)).log_prob(data["y"])
 
 
 def _keep_line(estimator, draws: dict[str, np.ndarray], unit: Unit, centre: float, scale: float) -> None:

@@ -19,7 +19,7 @@ _LABELS = {
     "stopped": "end of the run", "finite": "log p not finite", "resolution": "digits of log p", "shift": "means, off by",
     "scale": "sds, off by a factor", "corrected": "correction", "to_gain": "left to gain", "outside": "outside q",
     "correlation": "correlation missed", "funnel": "funnel", "gap": "ELBO below evidence", "effective_size": "even weights",
-    "khat": "Pareto k-hat", "restarts": "restarts that agree", "rhat": "R-hat of the chains",
+    "khat": "Pareto k-hat", "prior": "away from its prior", "restarts": "restarts that agree", "rhat": "R-hat of the chains",
     "ess": "effective draws", "divergences": "divergences", "moved": "q was off by", "modes": "in other modes",
 }  # fmt: skip
 
@@ -161,7 +161,8 @@ class Thresholds:
         Missed partial correlation; relative change of one parameter's precision over one sd of another (usable from; told
         from half of it).
     prior
-        How many prior sds from its centre a parameter may lie (usable from).
+        How many sds a parameter may lie from where its normal prior would let one expect it, if the prior also moves it
+        (usable from); more where there are so many parameters that chance alone would bring one as far.
     min_steps
         A fit that its stopping rule did not end has failed if it took fewer steps than this; one of a method that has no
         such rule, if there also is something left to gain, or no way to tell.
@@ -180,5 +181,5 @@ class Thresholds:
     resolution: tuple[float, float] = (0.1, 1.0)
     correlation: float = 0.2
     funnel: float = 0.5
-    prior: float = 4.0
+    prior: float = 3.0
     min_steps: int = 1000

@@ -70,7 +70,7 @@ class GivenDraws:
 
     def _flat(self, theta: np.ndarray) -> tuple[list[str], np.ndarray]:
         found = self.fit.kernels.constrain(theta)
-        names = [label(k, i) for k, v in found.items() for i in np.ndindex(v.shape[1:])]
+        names = [name for k, v in found.items() for name in self.fit.model.names(k, v.shape[1:])]
         return names, np.concatenate([np.asarray(v, float).reshape(len(v), -1) for v in found.values()], 1)
 
     def weighted(self, theta: np.ndarray, weights: np.ndarray) -> tuple[Off, Off]:
@@ -105,8 +105,3 @@ class GivenDraws:
         doubt = np.hypot(better.log_sd_error, mine.log_sd_error)
         j = int(np.argmax(scale**2 - doubt**2))
         return Off(float(shift[i]), float(error[i]), self.names[i]), Off(float(scale[j]), float(doubt[j]), self.names[j])
-
-
-def label(site: str, index: tuple[int, ...]) -> str:
-    """Name one number of a site."""
-    return f"{site}[{','.join(map(str, index))}]" if index else site

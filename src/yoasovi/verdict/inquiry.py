@@ -20,6 +20,7 @@ from yoasovi.verdict.diagnostics import Estimate, effective_size
 from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict, found, state_of
 from yoasovi.verdict.given import GivenDraws, Off
 from yoasovi.verdict.landscape import FULL_UP_TO
+from yoasovi.verdict.prior import expected
 from yoasovi.verdict.refined import refined_findings
 
 _ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
@@ -85,6 +86,8 @@ class _Inquiry:
         yield from self.weights()
         yield from self.restarts()
         yield from self.modes() if climbs else self.no_search()
+        if gaussian:
+            yield from self.prior()
 
     # ---- the run ------------------------------------------------------------------------------------------
 
@@ -259,7 +262,7 @@ class _Inquiry:
         """Give the value that is surely largest, its error, and the names of its pair if it is beyond doubt and a limit."""
         i, j = _largest(pairs)
         value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > -ndtri(0.001 / self.dim**2)
-        names = self.fit.model.density.labels
+        names = self.fit.model.free_names
         return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
 
     def weights(self) -> Iterator[Finding]:
@@ -336,6 +339,17 @@ class _Inquiry:
         self.facts.unsearched = True
         text = "Other modes were not looked for: this q has no gradients to climb by, and there were no restarts to compare."
         yield found("modes", math.nan, "usable", text, state=UNKNOWN)
+
+    # ---- the prior ----------------------------------------------------------------------------------------
+
+    def prior(self) -> Iterator[Finding]:
+        """Tell whether the data speak against a prior that the answer owes much to."""
+        seen = expected(self.fit, self.limits.prior)
+        if seen is None:
+            return
+        self.facts.prior = seen.parameter if seen.conflict else ""
+        grade = "usable" if seen.conflict else "good"
+        yield found("prior", seen.away, grade, seen.sentence, limit=seen.limit, unit="sd")
 
     def _spend(self, seen: Any) -> None:
         self.num_values += seen.num_values

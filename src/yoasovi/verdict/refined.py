@@ -17,7 +17,7 @@ _DIVERGENT = 0.001, 0.02  # share of transitions: beyond it there is a corner th
 
 def refined_findings(fit: Any) -> Iterator[Finding]:
     """Say whether the chains agree, what their draws are worth, what broke, and how far q was from them."""
-    chains, names = fit.refined, fit.model.density.labels
+    chains, names = fit.refined, fit.model.free_names
     worst, least, lost = int(np.argmax(chains.rhat)), int(np.argmin(chains.ess)), chains.num_divergent
     rhat, ess, share = chains.worst_rhat, chains.least_ess, lost / chains.size
     grade = lambda usable, poor: "poor" if poor else "usable" if usable else "good"
