@@ -43,6 +43,9 @@ class Purpose(IntEnum):
     LOADINGS = 25  # first loadings of a low-rank family: (lane,)
     PRIOR = 26  # draws from priors: (lane,)
     VERDICT_CHAINS = 27
+    SHARES = 28  # of modes: draws by which they are weighed, (mode, block)
+    PARTS = 29  # how many draws each part of a mixture gives, their order; (part,) their seeds
+    LABELS = 30  # points at which labels are swapped
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

@@ -17,9 +17,11 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 
-from yoasovi.answer.result import USUAL, Fit, Seconds
+from yoasovi.answer.result import USUAL, Fit, Part, Seconds
 from yoasovi.errors import check
-from yoasovi.families import Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
+from yoasovi.families import (
+    Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams, Mixture, Share,
+)  # fmt: skip
 from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
 from yoasovi.files import identity
 from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
@@ -126,8 +128,10 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Give the JSON part and the arrays."""
     from yoasovi import __version__
 
-    draws = fit.kept if fit.kept is not None else _draws(fit)
-    leaves = jax.tree_util.tree_leaves_with_path(fit.params)
+    # A mixture has the draws and its parts the parameters.
+    draws = fit.kept if fit.kept is not None else _draws(fit) if fit.share is None else {}
+    leaves = [] if fit.parts else jax.tree_util.tree_leaves_with_path(fit.params)
+    parts = [_take_apart(part.fit) for part in fit.parts]
     density = fit.model.density
     header = {
         "format": FORMAT,
@@ -154,8 +158,9 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "trace": list(fit.trace),
         "verdict": None if fit.verdict is None else fit.verdict.as_json(),
         "asked": fit.asked,
+        "parts": [{**head, "weight": part.weight, "error": part.error} for part, (head, _) in zip(fit.parts, parts, strict=True)],
     }
-    if isinstance(fit.model, Model):
+    if isinstance(fit.model, Model) and fit.share is None:
         with precision():
             header["identity"] = identity.of_model(fit.model)
     arrays = {f"params.{i:04d}": np.asarray(x) for i, (_, x) in enumerate(leaves)}
@@ -164,6 +169,8 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays["elbos"] = np.array([fit.elbo, *fit.restart_elbos], float)
     arrays["log_ratio"] = np.asarray(fit.log_ratio, float)
     arrays["numbers"] = np.array([fit.reported_elbo, fit.seconds.compile, fit.seconds.run], float)
+    for k, (_, inner) in enumerate(parts):
+        arrays |= {f"part{k}.{name}": x for name, x in inner.items()}
     return header, arrays
 
 
@@ -181,6 +188,8 @@ def _family_as_json(family: Any) -> dict[str, Any]:
         return {"kind": family.name}
     if isinstance(family, LowRank):
         return {"kind": family.name, "rank": family.rank}
+    if isinstance(family, Mixture):
+        return {"kind": "mixture", "part": _family_as_json(family.part)}
     if isinstance(family, Factorised):
         factors = []
         for site, factor in family.factors:
@@ -217,6 +226,9 @@ def load(folder: str | Path, model: Model | None = None) -> Fit:
         raise ValueError(f"{folder / FILE} has format {header.get('format')!r}; this version of yoasovi reads {FORMAT}.")
     try:
         arrays = _arrays(folder, header)
+        if model is not None:
+            check(isinstance(model, Model), "model", "load", "the Model of the fit", model)
+            _check_same(header, model)
         return _put_together(header, arrays, model)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{folder / FILE} lacks or garbles something: {type(error).__name__}: {error}.") from error
@@ -250,10 +262,13 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     site = lambda s: Site(str(s["name"]), tuple(s["shape"]), tuple(s["free_shape"]), bool(s["discrete"]))
     sites, local = tuple(map(site, known["sites"])), tuple(map(site, known["local_sites"]))
     density = Density(_no_likelihood, sites, local, known["num_observations"], known["differentiable"])
-    if model is not None:
-        check(isinstance(model, Model), "model", "load", "the Model of the fit", model)
-        _check_same(header, model)
     family = _family(header["family"], density)
+    parts = [_part(head, arrays, k, model) for k, head in enumerate(header.get("parts", []))]
+    params = _params(header, arrays, density)
+    if isinstance(family, Mixture):
+        params = family.together(np.array([part.weight for part in parts]), [part.fit.params for part in parts])
+        for k, part in enumerate(parts):
+            part.fit.share = Share(family, params, k)
     part = lambda head, names: {k: arrays[f"{head}.{i:04d}"] for i, k in enumerate(names)}
     draws, trace = part("draws", header["draws"]), part("trace", header["trace"])
     for head, columns in (("draws", draws), ("trace", trace)):
@@ -265,14 +280,24 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     return Fit(
         model=model or AbsentModel(known["name"], density, density.differentiable),  # type: ignore[arg-type]
         method=Named(**header["method"]), family=family, family_reason=header["family_reason"],
-        params=_params(header, arrays, density), elbo=elbos[0], converged=header["converged"],
+        params=params, parts=tuple(parts), elbo=elbos[0], converged=header["converged"],
         stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run, stages), trace=trace,
         log_ratio=arrays["log_ratio"], reported_elbo=reported, restart_elbos=elbos[1:],
         nonfinite=Nonfinite(*header["nonfinite"]), stop_detail=header["stop_detail"],
-        kept=None if model is not None else draws, _verdicts=_verdicts(header.get("verdict")),
+        kept=None if model is not None or not draws else draws, _verdicts=_verdicts(header.get("verdict")),
         asked=None if (asked := header.get("asked")) is None else {str(k): str(v) for k, v in asked.items()},
         **{name: header[name] for name in _COUNTS},
     )  # fmt: skip
+
+
+def _part(header: dict[str, Any], arrays: dict[str, np.ndarray], k: int, model: Model | None) -> Part:
+    """Rebuild a part of a mixture."""
+    head = f"part{k}."
+    own = {name.removeprefix(head): x for name, x in arrays.items() if name.startswith(head)}
+    weight, error = float(header["weight"]), float(header["error"])
+    if not 0.0 < weight <= 1.0:
+        raise ValueError(f"the saved fit has a mode of weight {weight}; it must lie between 0 and 1.")
+    return Part(weight, error, _put_together(header, own, model))
 
 
 def _verdicts(found: Any) -> dict[Any, Verdict]:
@@ -324,6 +349,8 @@ def _family(said: dict[str, Any], density: Density) -> Any:
         return FullRank()
     if kind == "low_rank":
         return LowRank(said["rank"])
+    if kind == "mixture":
+        return Mixture(_family(said["part"], density))
     if kind == "factorised":
         factors = []
         for site, factor in said["factors"]:
