@@ -19,10 +19,9 @@ import numpyro.distributions as dist
 
 from yoasovi.answer.result import USUAL, Fit, Part, Seconds
 from yoasovi.errors import check
-from yoasovi.families import (
-    Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams, Mixture, Share,
-)  # fmt: skip
+from yoasovi.families import Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
 from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
+from yoasovi.families.mixture import Mixture, Share
 from yoasovi.files import identity
 from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
 from yoasovi.kernels.programs import precision
@@ -158,7 +157,9 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "trace": list(fit.trace),
         "verdict": None if fit.verdict is None else fit.verdict.as_json(),
         "asked": fit.asked,
-        "parts": [{**head, "weight": part.weight, "error": part.error} for part, (head, _) in zip(fit.parts, parts, strict=True)],
+        "parts": [
+            {**head, "weight": part.weight, "error": part.error} for part, (head, _) in zip(fit.parts, parts, strict=True)
+        ],
     }
     if isinstance(fit.model, Model) and fit.share is None:
         with precision():

@@ -51,7 +51,8 @@ def settings(fit: Any) -> list[tuple[str, str]]:
     restarts = f"{len(fit.restart_elbos)}, ELBOs {', '.join(f'{e.value:,.2f}' for e in fit.restart_elbos)}"
     return [
         ("method", fit.method.name), ("family", f"{fit.family.name} ({fit.family_reason})"), ("seed", str(fit.seed)),
-        *([("modes", mixture.in_words(fit.parts))] if fit.parts else []), ("restarts", restarts), ("stopped", str(fit.stop_reason)), *parts.items(),
+        *([("modes", mixture.in_words(fit.parts))] if fit.parts else []),
+        ("restarts", restarts), ("stopped", str(fit.stop_reason)), *parts.items(),
         ("seconds", _waited(fit)),
         ("terms of the likelihood", f"{fit.model.num_observations:,}"),
         ("draws that were not finite", f"{fit.num_nonfinite:,}"),

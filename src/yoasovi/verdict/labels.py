@@ -37,7 +37,8 @@ class Relabelling:
                 order = _matched(*(np.concatenate([_rows(both[k][i], axis) for k, axis in choice], 1) for i in (0, 1)))
                 if (order == np.arange(len(order))).all():
                     continue
-                if self._distance(self._permuted(b[None], choice, order)[0], a) < _SAME and self._symmetric(a, choice, order):
+                near = self._distance(self._permuted(b[None], choice, order)[0], a) < _SAME
+                if near and self._symmetric(a, choice, order):
                     return True
         return False
 
