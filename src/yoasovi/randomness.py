@@ -45,6 +45,9 @@ class Purpose(IntEnum):
     VERDICT_CHAINS = 27
     REFINE = 28  # where chains begin
     REFINE_ROUND = 29  # keys of NUTS: (round,)
+    SHARES = 30  # of modes: draws by which they are weighed, (mode, block)
+    PARTS = 31  # how many draws each part of a mixture gives, their order; (part,) their seeds
+    LABELS = 32  # points at which labels are swapped
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

@@ -102,6 +102,14 @@ def prior_draw(model: Model, seed: int, lane: int) -> Params:
     return out
 
 
+def prior_rows(law: dist.Distribution, n: int, seed: int, place: int) -> np.ndarray | None:
+    """Draw n times from a law, on the unconstrained scale; None where it is improper."""
+    with precision(), suppress(NotImplementedError):
+        draws = law.sample(as_key(words(seed, Purpose.PRIOR, 0, place)), (n,))
+        return np.asarray(biject_to(law.support).inv(draws), float)
+    return None
+
+
 def cold_start(model: Model, family: Any, seed: int, lanes: int = 1) -> Begin:
     """Give the family's first parameters."""
     centre, scale = places(model, seed, lanes)

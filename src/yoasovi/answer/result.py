@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from yoasovi.answer import mixture
 from yoasovi.answer.correction import KERNELS_UP_TO, Pool, pool
 from yoasovi.display import table
 from yoasovi.errors import check, positive_integer
-from yoasovi.families import Gaussian
+from yoasovi.families import Gaussian, Share
 from yoasovi.kernels import kernels_of
+from yoasovi.kernels.looks import PartKernels
 from yoasovi.kernels.programs import Clock, Stages
 from yoasovi.model import Model
 from yoasovi.model.labels import told
@@ -52,6 +54,14 @@ class Seconds(NamedTuple):
         return self.compile + self.run
 
 
+class Part(NamedTuple):
+    """One mode of a posterior that has several: its weight with a standard error, and the fit that describes it."""
+
+    weight: float
+    error: float
+    fit: Fit
+
+
 @dataclass
 class Fit:
     """A fitted approximation q, its ELBO on fresh draws, and how it was found.
@@ -61,6 +71,8 @@ class Fit:
     gradient, over all restarts; the draws behind `elbo` are not among them, those of importance correction are. In a fit by
     minibatches an evaluation on one of them counts one, and so does each on all the data: those of the start's climb and
     of the anchors. Everything that the fit says of itself afterwards is about all the data.
+
+    Where the posterior has several modes, `parts` holds one fit for each, the heaviest first, and q is their mixture.
     """
 
     model: Model
@@ -87,6 +99,8 @@ class Fit:
     kept_worth: float = np.nan  # and how many independent ones they are worth
     asked: dict[str, str] | None = None  # arguments of `fit` that differ from its defaults, as Python text; None: not known
     refined: Chains | None = None  # what `refine` found: it then stands for the posterior in all that is asked
+    parts: tuple[Part, ...] = ()  # of a mixture
+    share: Share | None = None  # of the posterior that this fit describes, where it is part of a mixture; None: all of it
     _verdicts: dict[Any, Verdict] = field(default_factory=dict, repr=False, compare=False)
     _pools: dict[int, Pool] = field(default_factory=dict, repr=False, compare=False)
 
@@ -116,7 +130,8 @@ class Fit:
     @cached_property
     def kernels(self) -> Any:
         """The looks at log p through this q; lanes have length one."""
-        return kernels_of(self.model, self.family, Clock())
+        whole = kernels_of(self.model, self.family, Clock())
+        return whole if self.share is None else PartKernels(whole, self.share)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is compiled, which no other process could use."""
@@ -142,6 +157,8 @@ class Fit:
             with self.waiting("sample"):
                 theta = self.refined.theta.reshape(self.refined.size, -1)[_chosen(self.refined.size, n, seed)]
                 return self.kernels.constrain(theta, self.model.deterministics), theta, True
+        if self.parts:
+            return mixture.draws(self, n, seed, corrected)
         if corrected is None:
             corrected = self.worth_correcting
         gaussian = isinstance(self.family, Gaussian)
@@ -162,6 +179,8 @@ class Fit:
     @cached_property
     def worth_correcting(self) -> bool:
         """Whether q is visibly not the posterior (KL is about Var(log p - log q)/2), in few enough dimensions to mend."""
+        if self.parts:
+            return any(part.fit.worth_correcting for part in self.parts)
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
         return bool(self.can_correct and spread.size > 1 and spread.std(ddof=1) > 0.1)
 
@@ -181,6 +200,8 @@ class Fit:
             return min(self.kept_worth, float(n)) if np.isfinite(self.kept_worth) else float(n)
         if not self.worth_correcting:
             return float(n)
+        if self.parts:
+            return mixture.effective_size(self.parts, n)
         return 1.0 / (1.0 / self._pool(n).effective_size + 1.0 / n)
 
     def _pool(self, n: int) -> Pool:
@@ -351,6 +372,7 @@ class Fit:
         lines = [
             *([str(self.diagnose())] if verdict and (self.kept is None or self.verdict is not None) else []),
             f"{self.model.name}: {self.method.name}, {self.family.name} ({self.family_reason})",
+            *([mixture.in_words(self.parts)] if self.parts else []),
             f"ELBO {self.elbo} on fresh draws; {self.stop_reason} {self.stop_detail}".rstrip(),
             f"{self.num_steps:,} steps, {self.num_gradients:,} gradients, {self.num_values:,} values, "
             f"{self.seconds.compile:.1f} s compiling, {self.seconds.run:.2f} s running",
@@ -391,7 +413,8 @@ class Fit:
     def _repr_html_(self) -> str:
         said = {
             "ELBO": f"{self.elbo} on fresh draws", "stopped": str(self.stop_reason), "method": self.method.name,
-            "family": f"{self.family.name} ({self.family_reason})", "steps": f"{self.num_steps:,}",
+            "family": f"{self.family.name} ({self.family_reason})",
+            **({"modes": mixture.in_words(self.parts)} if self.parts else {}), "steps": f"{self.num_steps:,}",
             "evaluations": f"{self.num_gradients:,} gradients, {self.num_values:,} values",
             "seconds": f"{self.seconds.compile:.1f} compiling, {self.seconds.run:.2f} running",
             "verdict": self.verdict.grade if self.verdict else "fit.diagnose() gives it",

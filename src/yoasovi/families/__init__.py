@@ -5,7 +5,9 @@ from yoasovi.families.factorised import Factorised
 from yoasovi.families.full_rank import FullRank, FullRankParams
 from yoasovi.families.low_rank import LowRank, LowRankParams
 from yoasovi.families.mean_field import MeanField, MeanFieldParams
+from yoasovi.families.mixture import Mixture, MixtureParams, Share
 
 __all__ = [
     "Factorised", "FullRank", "FullRankParams", "Gaussian", "LowRank", "LowRankParams", "MeanField", "MeanFieldParams",
+    "Mixture", "MixtureParams", "Share",
 ]  # fmt: skip

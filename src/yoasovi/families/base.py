@@ -69,6 +69,10 @@ class Gaussian(ABC):
         """Give log q(theta): (..., n), or (..., n, d) where q is a product."""
 
     @abstractmethod
+    def slope(self, params: Any, theta: Any) -> Any:
+        """Give the gradient of log q(theta), (..., n, d)."""
+
+    @abstractmethod
     def white(self, params: Any, eps: Any, grad: Any) -> Any:
         """Give d/dtheta [log p - log q] in q's units with q's parameters held fixed (sticking the landing)."""
 

@@ -52,6 +52,11 @@ class FullRank(Gaussian):
         centred = turned(theta - params.mean[..., None, :])
         return -self.minus_log_q(params, turned(solve_lower(self.factor(params), centred)))
 
+    def slope(self, params, theta):
+        factor = self.factor(params)
+        centred = solve_lower(factor, turned(theta - params.mean[..., None, :]))
+        return -turned(space(theta).linalg.solve(turned(factor), centred))
+
     def white(self, params, eps, grad):
         return grad @ self.factor(params) + eps
 

@@ -68,6 +68,10 @@ class LowRank(Gaussian):
         white = (theta - params.mean[..., None, :]) * space(theta).exp(-params.log_scale)[..., None, :]
         return -self._minus_log_q_at(params, white)
 
+    def slope(self, params, theta):
+        inverse = space(theta).exp(-params.log_scale)[..., None, :]
+        return -inverse * turned(self._solve(params, turned((theta - params.mean[..., None, :]) * inverse)))
+
     def white(self, params, eps, grad):
         behind = turned(self._solve(params, turned(self._mix(params, eps))))
         return space(grad).exp(params.log_scale)[..., None, :] * grad + behind

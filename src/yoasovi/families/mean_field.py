@@ -39,6 +39,9 @@ class MeanField(Gaussian):
         eps = (theta - params.mean[..., None, :]) * space(theta).exp(-log_scale)
         return -0.5 * eps**2 - log_scale - 0.5 * LOG_2PI
 
+    def slope(self, params, theta):
+        return (params.mean[..., None, :] - theta) * space(theta).exp(-2.0 * params.log_scale)[..., None, :]
+
     def white(self, params, eps, grad):
         return space(grad).exp(params.log_scale)[..., None, :] * grad + eps
 

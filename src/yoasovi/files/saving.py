@@ -18,10 +18,11 @@ import numpy as np
 import numpyro.distributions as dist
 
 from yoasovi.answer.refine import Chains
-from yoasovi.answer.result import USUAL, Fit, Seconds
+from yoasovi.answer.result import USUAL, Fit, Part, Seconds
 from yoasovi.errors import check
 from yoasovi.families import Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
 from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
+from yoasovi.families.mixture import Mixture, Share
 from yoasovi.files import identity
 from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
 from yoasovi.kernels.programs import precision
@@ -135,8 +136,10 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Give the JSON part and the arrays."""
     from yoasovi import __version__
 
-    draws = fit.kept if fit.kept is not None else _draws(fit)
-    leaves = jax.tree_util.tree_leaves_with_path(fit.params)
+    # A mixture has the draws and its parts the parameters.
+    draws = fit.kept if fit.kept is not None else _draws(fit) if fit.share is None else {}
+    leaves = [] if fit.parts else jax.tree_util.tree_leaves_with_path(fit.params)
+    parts = [_take_apart(part.fit) for part in fit.parts]
     density = fit.model.density
     header = {
         "format": FORMAT,
@@ -167,8 +170,11 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "verdict": None if fit.verdict is None else fit.verdict.as_json(),
         "asked": fit.asked,
         "refined": None if (chains := fit.refined) is None else chains.as_json(),
+        "parts": [
+            {**head, "weight": part.weight, "error": part.error} for part, (head, _) in zip(fit.parts, parts, strict=True)
+        ],
     }
-    if isinstance(fit.model, Model):
+    if isinstance(fit.model, Model) and fit.share is None:
         with precision():
             header["identity"] = identity.of_model(fit.model)
     arrays = {f"params.{i:04d}": np.asarray(x) for i, (_, x) in enumerate(leaves)}
@@ -178,8 +184,11 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays |= {f"refined.{name}": x for name, x in chains.arrays().items()}
     arrays["elbos"] = np.array([fit.elbo, *fit.restart_elbos], float)
     arrays["log_ratio"] = np.asarray(fit.log_ratio, float)
-    worth = fit.effective_size(len(next(iter(draws.values()))))
+    # A part's draws are those of the whole: it has none of its own.
+    worth = fit.effective_size(len(next(iter(draws.values())))) if draws else np.nan
     arrays["numbers"] = np.array([fit.reported_elbo, fit.seconds.compile, fit.seconds.run, worth], float)
+    for k, (_, inner) in enumerate(parts):
+        arrays |= {f"part{k}.{name}": x for name, x in inner.items()}
     return header, arrays
 
 
@@ -199,6 +208,8 @@ def _family_as_json(family: Any) -> dict[str, Any]:
         return {"kind": family.name}
     if isinstance(family, LowRank):
         return {"kind": family.name, "rank": family.rank}
+    if isinstance(family, Mixture):
+        return {"kind": "mixture", "part": _family_as_json(family.part)}
     if isinstance(family, Factorised):
         factors = []
         for site, factor in family.factors:
@@ -235,6 +246,10 @@ def load(folder: str | Path, model: Model | None = None) -> Fit:
         raise ValueError(f"{folder / FILE} has format {header.get('format')!r}; this version of yoasovi reads {FORMAT}.")
     try:
         arrays = _arrays(folder, header)
+        if model is not None:
+            check(isinstance(model, Model), "model", "load", "the Model of the fit", model)
+            model = _in_form(model, _centred(header))
+            _check_same(header, model)
         return _put_together(header, arrays, model)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{folder / FILE} lacks or garbles something: {type(error).__name__}: {error}.") from error
@@ -267,15 +282,16 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     known = header["model"]
     site = lambda s: Site(str(s["name"]), tuple(s["shape"]), tuple(s["free_shape"]), bool(s["discrete"]))
     sites, local = tuple(map(site, known["sites"])), tuple(map(site, known["local_sites"]))
-    centred = {str(k): float(x) for k, x in known.get("centred", {}).items()}
     density = Density(_no_likelihood, sites, local, known["num_observations"], known["differentiable"])
-    if model is not None:
-        check(isinstance(model, Model), "model", "load", "the Model of the fit", model)
-        model = _in_form(model, centred)
-        _check_same(header, model)
     family = _family(header["family"], density)
-    part = lambda head, names: {k: arrays[f"{head}.{i:04d}"] for i, k in enumerate(names)}
-    draws, trace = part("draws", header["draws"]), part("trace", header["trace"])
+    parts = [_part(head, arrays, k, model) for k, head in enumerate(header.get("parts", []))]
+    params = _params(header, arrays, density)
+    if isinstance(family, Mixture):
+        params = family.together(np.array([part.weight for part in parts]), [part.fit.params for part in parts])
+        for k, part in enumerate(parts):
+            part.fit.share = Share(family, params, k)
+    named = lambda head, names: {k: arrays[f"{head}.{i:04d}"] for i, k in enumerate(names)}
+    draws, trace = named("draws", header["draws"]), named("trace", header["trace"])
     for head, columns in (("draws", draws), ("trace", trace)):
         if len({len(v) for v in columns.values()}) > 1:
             raise ValueError(f"the {head} of the saved fit have different lengths.")
@@ -283,13 +299,13 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     reported, compile, run, *worth = map(float, arrays["numbers"])  # fits of 0.1.0 do not say what their draws are worth
     stages = {str(name): float(seconds) for name, seconds in header.get("stages", {}).items()}
     return Fit(
-        model=model or _absent(known, density, centred),  # type: ignore[arg-type]
+        model=model or _absent(known, density, _centred(header)),  # type: ignore[arg-type]
         method=Named(**header["method"]), family=family, family_reason=header["family_reason"],
-        params=_params(header, arrays, density), elbo=elbos[0], converged=header["converged"],
+        params=params, parts=tuple(parts), elbo=elbos[0], converged=header["converged"],
         stop_reason=StopReason[header["stop_reason"]], seconds=Seconds(compile, run, stages), trace=trace,
         log_ratio=arrays["log_ratio"], reported_elbo=reported, restart_elbos=elbos[1:],
         nonfinite=Nonfinite(*header["nonfinite"]), stop_detail=header["stop_detail"],
-        kept=None if model is not None else draws, kept_worth=worth[0] if worth else np.nan,
+        kept=None if model is not None or not draws else draws, kept_worth=worth[0] if worth else np.nan,
         refined=_chains(header, arrays, density), _verdicts=_verdicts(header.get("verdict")),
         asked=None if (asked := header.get("asked")) is None else {str(k): str(v) for k, v in asked.items()},
         **{name: header[name] for name in _COUNTS},
@@ -326,6 +342,16 @@ def _absent(known: dict[str, Any], density: Density, centred: dict[str, float]) 
     return AbsentModel(known["name"], density, density.differentiable, centred, labels, priors)
 
 
+def _part(header: dict[str, Any], arrays: dict[str, np.ndarray], k: int, model: Model | None) -> Part:
+    """Rebuild a part of a mixture."""
+    head = f"part{k}."
+    own = {name.removeprefix(head): x for name, x in arrays.items() if name.startswith(head)}
+    weight, error = float(header["weight"]), float(header["error"])
+    if not 0.0 < weight <= 1.0:
+        raise ValueError(f"the saved fit has a mode of weight {weight}; it must lie between 0 and 1.")
+    return Part(weight, error, _put_together(header, own, model))
+
+
 def _verdicts(found: Any) -> dict[Any, Verdict]:
     if found is None:
         return {}
@@ -333,6 +359,10 @@ def _verdicts(found: Any) -> dict[Any, Verdict]:
         return {USUAL: Verdict.from_json(found)}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the saved fit's verdict cannot be read: {error}.") from error
+
+
+def _centred(header: dict[str, Any]) -> dict[str, float]:
+    return {str(k): float(x) for k, x in header["model"].get("centred", {}).items()}
 
 
 def _in_form(model: Model, centred: dict[str, float]) -> Model:
@@ -381,6 +411,8 @@ def _family(said: dict[str, Any], density: Density) -> Any:
         return FullRank()
     if kind == "low_rank":
         return LowRank(said["rank"])
+    if kind == "mixture":
+        return Mixture(_family(said["part"], density))
     if kind == "factorised":
         factors = []
         for site, factor in said["factors"]:

@@ -9,13 +9,13 @@ from yoasovi.kernels.programs import Clock
 
 def kernels_of(model: Any, family: Any, clock: Clock, lanes: int = 1, density: Any = None) -> Any:
     """Give the kernels that look at a model through a family; `density` may be that of minibatches."""
-    from yoasovi.families.base import Gaussian
+    from yoasovi.families import Gaussian, Mixture
     from yoasovi.kernels.looks import HostKernels, JaxKernels
 
     density = model.density if density is None else density
     if model.on_host:
         return HostKernels(density, model.inputs, family, clock)
-    if isinstance(family, Gaussian):
+    if isinstance(family, Gaussian | Mixture):
         return JaxKernels(density, model.inputs, family, clock, lanes)
     from yoasovi.kernels.factors import FactorKernels
 

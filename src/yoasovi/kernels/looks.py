@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
+from yoasovi.families.mixture import Share
 from yoasovi.kernels.programs import Bound, Clock, Held
 from yoasovi.model.density import Density, Inputs, total
 from yoasovi.model.external import HostDensity
@@ -105,12 +106,20 @@ class PointKernels(ABC):
             out.append(Scores(ratio, np.where(np.isfinite(ratio)[..., None], white, np.nan)))
         return out
 
+    @property
+    def whole(self) -> PointKernels:
+        """Looks at the whole of log p, where these may look at a part."""
+        return self
+
+    def heights(self, theta: np.ndarray) -> np.ndarray:
+        """Give log p at points (n, d)."""
+        half = -(-len(theta) // 2)
+        _, first, second = self.compare(theta[:half], np.concatenate([theta[half:], theta[: 2 * half - len(theta)]]), None)
+        return np.concatenate([first, second])[: len(theta)]
+
     def values(self, params, noise):
         theta = self.family.place(params, noise)
-        flat = theta.reshape(-1, self.dim)
-        half = -(-len(flat) // 2)
-        _, first, second = self.compare(flat[:half], np.concatenate([flat[half:], flat[: 2 * half - len(flat)]]), None)
-        value = np.concatenate([first, second])[: len(flat)].reshape(theta.shape[:-1])
+        value = self.heights(theta.reshape(-1, self.dim)).reshape(theta.shape[:-1])
         return value + self.family.minus_log_q(params, noise)
 
     def pairs(self, new, old, noise, rows=None):
@@ -126,7 +135,7 @@ class PointKernels(ABC):
     def densities(self, params: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Give log p and log q at unconstrained draws (n, d) of one lane."""
         log_q = self.family.log_q(params, theta[None])[0]
-        return self.compare(theta, theta, None)[1], log_q if log_q.ndim == 1 else log_q.sum(-1)
+        return self.heights(theta), log_q if log_q.ndim == 1 else log_q.sum(-1)
 
     # Where a mean-field q is fitted to values alone, its features are its noise.
 
@@ -244,10 +253,8 @@ class HostKernels(PointKernels):
         with np.errstate(all="ignore"):
             return new - old, new, old
 
-    def values(self, params, noise):
-        theta = self.family.place(params, noise)
-        found = self.host.values(theta.reshape(-1, self.dim)).reshape(theta.shape[:-1])
-        return found + self.family.minus_log_q(params, noise)
+    def heights(self, theta):
+        return self.host.values(theta)
 
     def constrain(self, theta: np.ndarray, deterministics: Callable | None = None) -> dict[str, np.ndarray]:
         """Give draws by site."""
@@ -256,6 +263,29 @@ class HostKernels(PointKernels):
             return draws
         more = [deterministics({k: v[i] for k, v in draws.items()}, None) for i in range(len(theta))]
         return {**draws, **{k: np.stack([np.asarray(m[k]) for m in more]) for k in more[0]}}
+
+
+class PartKernels(PointKernels):
+    """Looks at one part's share of a density: p w_k q_k / sum_j w_j q_j. The shares of all parts sum to p."""
+
+    def __init__(self, whole: Any, share: Share):
+        super().__init__(whole.family, whole.dim)
+        self._whole, self.share = whole, share
+        self.density, self.clock, self.cheap = whole.density, whole.clock, whole.cheap
+        self.constrain = whole.constrain
+
+    @property
+    def whole(self) -> PointKernels:
+        return self._whole
+
+    def look(self, points, rows):
+        value, gradient = self._whole.look(points, rows)
+        return value + self.share.log_value(points), gradient + self.share.slope(points)
+
+    def compare(self, new, old, rows):
+        change, here, there = self._whole.compare(new, old, rows)
+        a, b = self.share.log_value(new), self.share.log_value(old)
+        return change + (a - b), here + a, there + b
 
 
 def _padded(x: np.ndarray, size: int) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from numpyro.distributions import Distribution, ImproperUniform
 
+from yoasovi.answer import mixture
 from yoasovi.model import HostDensity, Site, WholeDensity
 from yoasovi.model.words import in_words
 
@@ -57,6 +58,7 @@ def settings(fit: Any) -> list[tuple[str, str]]:
     restarts = f"{len(fit.restart_elbos)}, ELBOs {', '.join(f'{e.value:,.2f}' for e in fit.restart_elbos)}"
     return [
         ("method", fit.method.name), ("family", f"{fit.family.name} ({fit.family_reason})"), ("seed", str(fit.seed)),
+        *([("modes", mixture.in_words(fit.parts))] if fit.parts else []),
         ("restarts", restarts), ("stopped", str(fit.stop_reason)), *parts.items(),
         *([("refined", str(fit.refined))] if fit.refined is not None else []),
         ("seconds", _waited(fit)),

@@ -6,9 +6,12 @@ import math
 import shutil
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from yoasovi.verdict.looks import Search
 
 GRADES = ("good", "usable", "poor", "failed")
 FINE, AGAINST, UNKNOWN = STATES = ("fine", "against", "cannot tell")
@@ -82,6 +85,7 @@ class Verdict:
     advice: str
     num_values: int  # evaluations of log p that the verdict cost
     num_gradients: int
+    search: Search | None = field(default=None, compare=False)  # what climbs found; not known of a loaded fit
 
     def as_json(self) -> dict[str, Any]:
         """Give it as plain data; numbers that are not finite become null."""

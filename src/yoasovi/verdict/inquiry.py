@@ -24,6 +24,9 @@ from yoasovi.verdict.prior import expected
 from yoasovi.verdict.refined import refined_findings
 
 _ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
+_COUNTS = 0.05  # weight beyond which a part of a mixture must be good by itself
+
+
 def diagnose(
     fit: Any, thresholds: Thresholds, draws: int | None = None, starts: int | None = None, seed: int = 0
 ) -> Verdict:
@@ -33,6 +36,8 @@ def diagnose(
         check(isinstance(draws, int) and draws >= 400, "draws", "diagnose", "an integer of at least 400", draws)
     if starts is not None:
         check(isinstance(starts, int) and starts >= 0, "starts", "diagnose", "an integer of at least 0", starts)
+    if fit.parts:
+        return _of_parts(fit.parts, [diagnose(part.fit, thresholds, draws, starts, seed) for part in fit.parts])
     ask = _Inquiry(fit, thresholds, looks.Effort.of(fit, draws, starts), seed)
     if fit.refined is not None:
         findings = [*refined_findings(fit), *ask.modes()]
@@ -41,7 +46,26 @@ def diagnose(
         findings.insert(0, ask.stopped(findings))
     grade = GRADES[max(GRADES.index(f.grade) for f in findings)]
     evidence = {f.name: f for f in findings}
-    return Verdict(grade, evidence, advise(grade, evidence, ask.facts), ask.num_values, ask.num_gradients)
+    return Verdict(grade, evidence, advise(grade, evidence, ask.facts), ask.num_values, ask.num_gradients, ask.seen)
+
+
+def _of_parts(parts: Any, verdicts: list[Verdict]) -> Verdict:
+    """Judge a mixture by the worst finding of each kind over its parts; of parts that hardly count, only by other modes."""
+    evidence: dict[str, Finding] = {}
+    chosen = verdicts[0]
+    for k, (part, verdict) in enumerate(zip(parts, verdicts, strict=True)):
+        for name, f in verdict.evidence.items():
+            counts = part.weight > _COUNTS or name == "modes"
+            if not counts or (name in evidence and GRADES.index(f.grade) <= GRADES.index(evidence[name].grade)):
+                continue
+            told = f"Mode {k + 1}, {part.weight:.0%}: {f.sentence}" if k or f.grade != "good" else f.sentence
+            evidence[name] = f._replace(sentence=told)
+            chosen = verdict if GRADES.index(f.grade) > GRADES.index(chosen.grade) else chosen
+    grade = GRADES[max(GRADES.index(f.grade) for f in evidence.values())]
+    seen = [v.search for v in verdicts if v.search is not None]
+    search = seen[0]._replace(others=tuple(m for s in seen for m in s.others)) if seen else None
+    cost = sum(v.num_values for v in verdicts), sum(v.num_gradients for v in verdicts)
+    return Verdict(grade, evidence, chosen.advice, *cost, search)
 
 
 class _Inquiry:
@@ -64,6 +88,7 @@ class _Inquiry:
         self.far: np.ndarray | None = None  # where heavy-tailed proposals found most of what q lacks
         self.sure = False  # whether the answer could be compared with something better,
         self.fine = False  # and agreed with it
+        self.seen: looks.Search | None = None
 
     def everything(self) -> Iterator[Finding]:
         gaussian = isinstance(self.fit.family, Gaussian) and bool(np.isfinite(self.fit.elbo.value))
@@ -308,7 +333,7 @@ class _Inquiry:
     # ---- other modes --------------------------------------------------------------------------------------
 
     def modes(self) -> Iterator[Finding]:
-        seen = looks.search(self.fit, self.effort, seed=self.seed, far=self.far)
+        self.seen = seen = looks.search(self.fit, self.effort, seed=self.seed, far=self.far)
         self._spend(seen)
         apart = [m for m in seen.others if m.barrier > self.limits.barrier]
         masses = np.array([m.log_mass for m in apart])
@@ -329,6 +354,8 @@ class _Inquiry:
         elif self.facts.runaway:
             text = f"{climbs} ran away from q, to where log p is high but has no mass: a funnel's neck, or a flat direction."
             yield say("good" if self.sure else "usable", text, state=UNKNOWN)
+        elif seen.relabelled:
+            yield say("good", f"{climbs} found other modes that only swap labels: one of them is enough.")
         else:
             yield say("good", f"{climbs} found no other mode of weight.")
 

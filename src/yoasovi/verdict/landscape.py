@@ -14,6 +14,7 @@ class Mode(NamedTuple):
     """A maximum of log p."""
 
     x: np.ndarray  # in q's own units, q's mean at zero
+    theta: np.ndarray  # where log p lives
     log_p: float
     log_mass: float  # by Laplace's method; -inf if it is no proper maximum
     distance: float  # from q's mean: root mean square over the coordinates
@@ -52,7 +53,7 @@ class Landscape:
     def mode(self, x: np.ndarray, hessian: bool = True) -> Mode:
         """Take a closer look at where a climb ended: Laplace's estimate of the mass around it, in q's own units."""
         height, gradient = (v[0] for v in self.at(x[None]))
-        blank = Mode(x, float(height), -np.inf, float(np.sqrt(np.mean(x**2))), 0.0)
+        blank = Mode(x, self.out(x), float(height), -np.inf, float(np.sqrt(np.mean(x**2))), 0.0)
         if not np.isfinite(height):
             return blank
         unit = 0.5 * x.size * np.log(2 * np.pi) + self.volume

@@ -15,11 +15,13 @@ from scipy.special import chdtri, gammaln, logsumexp, ndtri
 from yoasovi.climb import climb
 from yoasovi.randomness import Purpose, mirrored, stream
 from yoasovi.verdict.diagnostics import Estimate
+from yoasovi.verdict.labels import Relabelling
 from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.windows import judge
 
 CHAINS, _CHAIN_GRADIENTS = 128, 40_000
 _FAR = 4  # of them are climbed from
+_OF_THE_PRIOR = 64  # draws for each that is climbed from
 _OUTSIDE = 1e-4  # q's own probability of what is called outside q
 
 
@@ -75,6 +77,7 @@ class Search(NamedTuple):
 
     own: Mode
     others: tuple[Mode, ...]  # distinct from `own` and from each other, largest mass first
+    relabelled: int  # more of them, which only swap labels of `own` or of others
     climbs: int
     num_values: int
     num_gradients: int
@@ -166,7 +169,7 @@ def search(fit: Any, effort: Effort, budget: int = 60, seed: int = 0, far: np.nd
     """Climb log p from q's mean, draws of a much wider q, prior draws and places `far` out; give the modes found."""
     mean, frame = (x[0] for x in fit.family.frame(fit.lane))
     landscape = Landscape(fit.kernels.point, mean, frame)
-    begins = _starts(fit, mean, frame, effort.starts, seed)
+    begins, values = _starts(fit, landscape, effort.starts, seed)
     if far is not None and far.shape[1] == mean.size:
         begins = np.concatenate([begins, far])
     found = climb(landscape.look, begins, budget, enough=0.01)
@@ -179,34 +182,59 @@ def search(fit: Any, effort: Effort, budget: int = 60, seed: int = 0, far: np.nd
     # Where log p has no maximum every climb ends elsewhere: the highest few are enough to see it.
     highest = sorted(ends[1:], key=lambda i: found.height[i])[-6:]
     rest = sorted((landscape.mode(found.top[i], effort.hessian) for i in highest), key=lambda m: -m.log_mass)
-    others = [m._replace(barrier=landscape.barrier(own, m)) for m in rest if np.isfinite(m.log_mass)]
-    return Search(own, tuple(others), len(begins), 0, landscape.gradients)
+    rest = [m for m in rest if np.isfinite(m.log_mass)]
+    labels = Relabelling(fit.model, fit.kernels.whole, frame, stream(seed, Purpose.LABELS))
+    known, others = [own.theta, *_other_parts(fit)], []
+    for mode in rest:
+        if any(labels.swapped(place, mode.theta) for place in known):
+            continue
+        known.append(mode.theta)
+        others.append(mode._replace(barrier=landscape.barrier(own, mode)))
+    values += labels.num_values
+    return Search(own, tuple(others), len(rest) - len(others), len(begins), values, landscape.gradients)
 
 
-def _starts(fit: Any, mean: np.ndarray, frame: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Half from q widened by 3 to 100, half from the prior (or q widened again, where the prior is improper)."""
-    rng = stream(seed, Purpose.VERDICT_SEARCH)
+def _other_parts(fit: Any) -> list[np.ndarray]:
+    """Give where the other parts of a mixture are, if the fit is a part of one."""
+    return [] if fit.share is None else list(np.delete(fit.share.params.parts.mean, fit.share.index, 0))
+
+
+def _starts(fit: Any, landscape: Landscape, count: int, seed: int) -> tuple[np.ndarray, int]:
+    """Half from q widened by 3 to 100, half from the prior (or q widened again, where the prior is improper).
+
+    Of the latter, half are those of many prior draws that say most of the data. Also the values of log p that it took.
+    """
+    rng, dim = stream(seed, Purpose.VERDICT_SEARCH), landscape.mean.size
     scale = np.exp(rng.uniform(np.log(3.0), np.log(100.0), size=(count, 1)))
-    begins = rng.normal(size=(count, mean.size)) * scale
-    prior = _prior_draws(fit.model, count // 2, seed) - mean
-    with np.errstate(invalid="ignore"):
-        prior = np.linalg.solve(frame, prior.T).T if frame.ndim == 2 else prior / frame
-    begins[: count // 2] = np.where(np.isfinite(prior), np.clip(prior, -1e3, 1e3), begins[: count // 2])
-    return np.concatenate([np.zeros((1, mean.size)), begins])
+    begins = rng.normal(size=(count, dim)) * scale
+    half, best = count // 2, count // 4
+    many = _OF_THE_PRIOR * best
+    prior = _prior_draws(fit.model, half - best + many, seed)
+    known = np.isfinite(prior)
+    prior = np.where(known, prior, landscape.mean)
+    spent = 0
+    if known.all() and many:
+        heights = fit.kernels.heights(prior[half - best :])
+        order = np.argsort(np.where(np.isfinite(heights), -heights, np.inf), kind="stable")
+        prior, spent = np.concatenate([prior[: half - best], prior[half - best :][order[:best]]]), many
+    inside = np.clip(landscape.into(prior[:half]), -1e3, 1e3)
+    begins[:half] = np.where(known[:half], inside, begins[:half])
+    return np.concatenate([np.zeros((1, dim)), begins]), spent
 
 
 def _prior_draws(model: Any, n: int, seed: int) -> np.ndarray:
-    """Draw from the prior's middle and scales, flat and unconstrained; NaN where it is improper."""
-    from yoasovi.start import middle
+    """Draw from the prior, or from a normal law with its middle and scale; unconstrained, NaN where it is improper."""
+    from yoasovi.start import middle, prior_rows
 
     parts = []
     rng = stream(seed, Purpose.PRIOR)
-    for site in model.density.sites:
+    for i, site in enumerate(model.density.sites):
         size = int(np.prod(site.free_shape))
         found = middle(model.prior[site.name])
         noise = rng.normal(size=(n, size))
         if found is None:
-            parts.append(np.full((n, size), np.nan))
+            rows = prior_rows(model.prior[site.name], n, seed, i)
+            parts.append(np.full((n, size), np.nan) if rows is None else rows.reshape(n, size))
             continue
         centre, scale = (np.ravel(np.broadcast_to(np.asarray(x, float), site.free_shape)) for x in found)
         parts.append(centre + scale * noise)
