@@ -58,13 +58,15 @@ def test_units_change_nothing_but_the_units(unit, of_y):
 
 def test_priors_follow_the_data_and_are_told_everywhere(fit, tmp_path):
     scale = 2.5 * CHOL.std()
-    want = {f"coefficients[{k}]": f"Normal(loc=0, scale={scale / x.std():.4g})" for k, x in zip(NAMES, DESIGN.T, strict=True)}
+    columns = zip(NAMES, DESIGN.T, strict=True)
+    want = {f"coefficients[{k}]": f"Normal(loc=0, scale={scale / x.std():.4g})" for k, x in columns}
     want["intercept_at_means"] = f"Normal(loc={CHOL.mean():.4g}, scale={scale:.4g})"
     want["noise"] = f"Exponential(rate={1 / CHOL.std():.4g})"
     assert fit.model.priors == want
     text, page = fit.summary(), fit.report(tmp_path / "a.html").read_text()
     for name, law in want.items():
-        assert f"{name} ~ {law}" in text and f'>{name}</th><td class="" data-head="size">1</td><td class="" data-head="prior">{law}</td>' in page
+        row = f'>{name}</th><td class="" data-head="size">1</td><td class="" data-head="prior">{law}</td>'
+        assert f"{name} ~ {law}" in text and row in page
     narrow = yo.models.LinearRegression(TABLE, "chol", prior_scale=0.1)
     assert narrow.priors["intercept_at_means"] == f"Normal(loc={CHOL.mean():.4g}, scale={0.1 * CHOL.std():.4g})"
 

@@ -59,6 +59,7 @@ def fit(
     mesh: Any = None,
     nonfinite: str = "reject",
     max_nonfinite: int = 200,
+    mend: bool = True,
     **settings,
 ) -> Fit:
     """Fit q to the posterior of `model`.
@@ -82,11 +83,14 @@ def fit(
         A folder, or a `Checkpoint`, to write the run to; True goes on from what is there, or begins if nothing is.
     nonfinite, max_nonfinite
         Refuse ("reject") draws that are not finite until `max_nonfinite` in a row, or "raise" at the first.
+    mend
+        After a fit by the default method, where looks at log p are cheap: look for a funnel that a non-centred form of the
+        model does not have, and for other modes; try what may help, and keep what is better. `Fit.mended` tells.
     """
     clock = Clock()
     given = sort_out(model, args, method, family, settings | ({} if optimizer is None else {"optimizer": optimizer}), _OWN)
     asked = _asked(method=given.method, family=given.family, max_steps=max_steps, restarts=restarts,
-                   nonfinite=nonfinite, max_nonfinite=max_nonfinite, **given.settings)  # fmt: skip
+                   nonfinite=nonfinite, max_nonfinite=max_nonfinite, mend=mend, **given.settings)  # fmt: skip
     chosen = named(given.method, **given.settings)
     for name, value in (("batch_size", batch_size), ("mesh", mesh)):
         if value is not None:
@@ -101,7 +105,13 @@ def fit(
         options = options._replace(max_steps=max_steps or chosen.max_steps)  # that form has a limit of its own
         answer = _fit(model, chosen, family, why, options, clock, interrupts, show)
         answer.asked = asked
+    check(isinstance(mend, bool), "mend", "fit", "True or False", mend)
+    if not mend or given.method != "yoasovi":
         return answer
+    from yoasovi.answer.mend import can_mend, mended
+
+    with answer.waiting("mend"):
+        return mended(answer, options.progress) if can_mend(answer) else answer
 
 
 def _asked(**given) -> dict[str, str]:

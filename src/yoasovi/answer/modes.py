@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,21 +25,20 @@ _SAME = 2.0  # nats between two q (KL), below which they describe the same mode
 _BLOCK, _BLOCKS, _SURE = 1000, 8, 0.01  # draws of each q by which modes are weighed, until the errors are small
 
 
-def mend_modes(fit: Fit) -> Fit | None:
+def mend_modes(fit: Fit, most: int | None = None) -> Fit | None:
     """Give a better answer where climbs found other modes; None where the fit stays as it is.
 
     Each promising mode gets a fit that begins there, and all are weighed against each other by importance sampling. If one
     holds nearly everything, that fit is the answer; modes of 1% and more make a mixture. What that cost is
-    in the counts of the answer, or of the fit that stays.
+    in the counts of the answer, or of the fit that stays; no other round begins once it is `most` evaluations.
     """
     answer, fits, tried = fit, [fit], [fit]
     values = gradients = 0
     for _ in range(_ROUNDS):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the answer's own verdict will be told
-            verdict = answer.diagnose()
-        places = _promising(verdict.search)
-        if not places:
+        verdict = answer.judged()
+        places = promising(verdict.search)
+        spent = sum(f.num_values + f.num_gradients for f in tried[1:]) + values + gradients
+        if not places or (most is not None and spent >= most):
             break
         more = [_from(fit, place) for place in places]
         tried += more
@@ -55,7 +53,7 @@ def mend_modes(fit: Fit) -> Fit | None:
     return None
 
 
-def _promising(search: Search | None) -> list[np.ndarray]:
+def promising(search: Search | None) -> list[np.ndarray]:
     """Choose the modes that may have mass: behind a valley, and not far below the best."""
     if search is None:
         return []
@@ -81,7 +79,7 @@ class _Place:
 def _from(fit: Fit, theta: np.ndarray) -> Fit:
     """Fit again, beginning at a point."""
     model: Model = replace(fit.model, start=_Place(fit.model.density.split(theta)))
-    found = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=False)
+    found = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=False, mend=False)
     found.model, found.family_reason, found.asked = fit.model, fit.family_reason, fit.asked
     return found
 

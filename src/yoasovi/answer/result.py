@@ -62,6 +62,23 @@ class Part(NamedTuple):
     fit: Fit
 
 
+class Mended(NamedTuple):
+    """What was found wrong with a fit, what was tried, whether it was kept, and the nats of ELBO and the cost of it."""
+
+    found: str
+    tried: str
+    kept: bool
+    gained: float
+    num_values: int
+    num_gradients: int
+
+    def __str__(self):
+        cost = f"{self.num_gradients:,} gradients, {self.num_values:,} values"
+        if self.kept:
+            return f"Mended: {self.found}; {self.tried} gained {self.gained:.2f} nats ({cost})."
+        return f"Tried in vain: {self.found}; {self.tried} is not better ({cost})."
+
+
 @dataclass
 class Fit:
     """A fitted approximation q, its ELBO on fresh draws, and how it was found.
@@ -101,7 +118,9 @@ class Fit:
     refined: Chains | None = None  # what `refine` found: it then stands for the posterior in all that is asked
     parts: tuple[Part, ...] = ()  # of a mixture
     share: Share | None = None  # of the posterior that this fit describes, where it is part of a mixture; None: all of it
+    mended: tuple[Mended, ...] = ()  # what was found wrong, tried and gained
     _verdicts: dict[Any, Verdict] = field(default_factory=dict, repr=False, compare=False)
+    _told: set[Any] = field(default_factory=set, repr=False, compare=False)  # verdicts that have warned
     _pools: dict[int, Pool] = field(default_factory=dict, repr=False, compare=False)
 
     def sample(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> dict[str, np.ndarray]:
@@ -290,16 +309,23 @@ class Fit:
             Of climbs that look for other modes; by default 16, fewer where looks are expensive.
         """
         key = (thresholds, draws, starts, tuple(sorted(limits.items())))
+        found = self.judged(key)
+        if found.grade in ("poor", "failed") and key not in self._told:
+            self._told.add(key)
+            warnings.warn(f"{self.model.name}: {found.grade} fit. {found.advice}", stacklevel=2)
+        return found
+
+    def judged(self, key: Any = USUAL) -> Verdict:
+        """Give the verdict of `diagnose` without a warning; `key` has its arguments."""
         if key not in self._verdicts:
+            thresholds, draws, starts, limits = key
             if self.kept is not None:
                 raise ValueError("a verdict needs the model: yo.load(folder, model=model).diagnose().")
             with self.waiting("verdict"):
                 from yoasovi.verdict import Thresholds, diagnose
 
-                chosen = replace(thresholds or Thresholds(), **limits)
-                self._verdicts[key] = found = diagnose(self, chosen, draws, starts, self.seed)
-            if found.grade in ("poor", "failed"):
-                warnings.warn(f"{self.model.name}: {found.grade} fit. {found.advice}", stacklevel=2)
+                chosen = replace(thresholds or Thresholds(), **dict(limits))
+                self._verdicts[key] = diagnose(self, chosen, draws, starts, self.seed)
         return self._verdicts[key]
 
     @property
@@ -370,6 +396,7 @@ class Fit:
     def summary(self, verdict: bool = True) -> str:
         """The verdict, what is known of the fit, and a table of means, standard deviations and quantiles."""
         lines = [
+            *map(str, self.mended),
             *([str(self.diagnose())] if verdict and (self.kept is None or self.verdict is not None) else []),
             f"{self.model.name}: {self.method.name}, {self.family.name} ({self.family_reason})",
             *([mixture.in_words(self.parts)] if self.parts else []),

@@ -168,6 +168,9 @@ def fit(
         bool | None, typer.Option("--verdict/--no-verdict", help="Say how good the answer is; by default unless --json.")
     ] = None,
     report_: Report = None,
+    mend: Annotated[
+        bool, typer.Option("--mend/--no-mend", help="Try what may help where a cure is known for what is wrong.")
+    ] = True,
     refine: Annotated[
         bool, typer.Option("--refine", help="Run NUTS in the fit's own coordinates; its draws are then the answer.")
     ] = False,
@@ -180,7 +183,7 @@ def fit(
     with waiting("loading", quiet), plain_warnings():
         settings = read_settings(set_, [method])[method]
         found = find_model(model, method, given, prior_scale)
-    options = dict(family=family, max_steps=max_steps, restarts=restarts, resume=resume, **settings)
+    options = dict(family=family, max_steps=max_steps, restarts=restarts, resume=resume, mend=mend, **settings)
     if checkpoint is not None:
         from yoasovi.files.checkpoint import Checkpoint
 
@@ -202,6 +205,7 @@ def fit(
         print_notes(terminal, told(answer.model))
         if answer.num_nonfinite:
             print_notes(terminal, [f"{answer.num_nonfinite:,} draws were not finite and were refused: {answer.nonfinite}."])
+        print_notes(terminal, [str(note) for note in answer.mended])
         sys.stdout.flush()
     if refine and not row.interrupted:
         with redirect_stdout(sys.stderr):

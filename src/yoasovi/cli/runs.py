@@ -208,6 +208,7 @@ def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any
         },
         "nonfinite": fit.nonfinite._asdict(),
         "seconds": fit.seconds._asdict(),
+        "mended": [note._asdict() for note in fit.mended],
         **({} if (chains := fit.refined) is None else {"refined": {
             "draws": list(chains.theta.shape[:2]), "rhat": finite(chains.worst_rhat), "ess": finite(chains.least_ess),
             "divergences": chains.num_divergent, "gradients": chains.num_gradients, "stopped": chains.stopped,

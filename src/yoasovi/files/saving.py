@@ -18,7 +18,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from yoasovi.answer.refine import Chains
-from yoasovi.answer.result import USUAL, Fit, Part, Seconds
+from yoasovi.answer.result import USUAL, Fit, Mended, Part, Seconds
 from yoasovi.errors import check
 from yoasovi.families import Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
 from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
@@ -169,6 +169,7 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "trace": list(fit.trace),
         "verdict": None if fit.verdict is None else fit.verdict.as_json(),
         "asked": fit.asked,
+        "mended": [list(note) for note in fit.mended],
         "refined": None if (chains := fit.refined) is None else chains.as_json(),
         "parts": [
             {**head, "weight": part.weight, "error": part.error} for part, (head, _) in zip(fit.parts, parts, strict=True)
@@ -308,8 +309,14 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
         kept=None if model is not None or not draws else draws, kept_worth=worth[0] if worth else np.nan,
         refined=_chains(header, arrays, density), _verdicts=_verdicts(header.get("verdict")),
         asked=None if (asked := header.get("asked")) is None else {str(k): str(v) for k, v in asked.items()},
+        mended=tuple(map(_mended, header.get("mended", ()))),
         **{name: header[name] for name in _COUNTS},
     )  # fmt: skip
+
+
+def _mended(said: list[Any]) -> Mended:
+    kinds = str, str, bool, float, int, int
+    return Mended(*(kind(x) for kind, x in zip(kinds, said, strict=True)))
 
 
 def _chains(header: dict[str, Any], arrays: dict[str, np.ndarray], density: Density) -> Chains | None:

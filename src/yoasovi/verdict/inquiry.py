@@ -24,6 +24,7 @@ from yoasovi.verdict.prior import expected
 from yoasovi.verdict.refined import refined_findings
 
 _ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
+_ALL_BUT_EQUAL = 0.98  # share of their number that weights of q's draws are worth, where q is the posterior
 _COUNTS = 0.05  # weight beyond which a part of a mixture must be good by itself
 
 
@@ -180,9 +181,18 @@ class _Inquiry:
             text += ", and Markov chains from q do not move." if how else "."
             yield found("shift", math.nan, "usable", text, limit=self.limits.shift[0], state=UNKNOWN, unit="sd")
             return
-        seen_off = self._shift(off[0], how), self._scale(off[1], how)
-        self.sure, self.fine = True, all(f.state == FINE for f in seen_off)
-        yield from seen_off
+        both = [self._shift(off[0], how), self._scale(off[1], how)]
+        if not given.corrected and self._even() > _ALL_BUT_EQUAL:  # what cannot be told for heavy tails, equal weights tell
+            text = "Importance weights of q's draws are all but equal: there is no difference to be seen."
+            both = [f._replace(state=FINE, grade="good", sentence=text) if f.state == UNKNOWN else f for f in both]
+        self.sure, self.fine = True, all(f.state == FINE for f in both)
+        yield from both
+
+    def _even(self) -> float:
+        """Give the share of their number that q's draws are worth."""
+        raw = np.exp(self.ratios - np.max(self.ratios[np.isfinite(self.ratios)], initial=-np.inf))
+        raw = raw[np.isfinite(raw)]
+        return float(raw.sum() ** 2 / np.sum(raw**2) / raw.size) if raw.size else 0.0
 
     def _corrected(self) -> Finding:
         size = self.fit.effective_size()
@@ -262,7 +272,7 @@ class _Inquiry:
         return found("to_gain", gain.value, grade, text, error=gain.se, limit=usable, state=state, unit="nats")
 
     def _correlation(self, pairs: diagnostics.Pairwise) -> Finding:
-        value, error, pair = self._surest(pairs, self.limits.correlation)
+        value, error, pair = _surest(self.fit.model, pairs, self.limits.correlation)
         self.facts.correlated = pair
         say = partial(found, "correlation", float(np.clip(value, -1, 1)), error=error, limit=self.limits.correlation)
         if pair is None:
@@ -273,7 +283,7 @@ class _Inquiry:
         return say("usable", f"{text}.")
 
     def _funnel(self, pairs: diagnostics.Pairwise) -> Finding:
-        value, error, pair = self._surest(pairs, 0.5 * self.limits.funnel)
+        value, error, pair = _surest(self.fit.model, pairs, 0.5 * self.limits.funnel)
         self.facts.funnel = pair
         say = partial(found, "funnel", 100 * abs(value), error=100 * error, limit=100 * self.limits.funnel, unit="%")
         if pair is None:
@@ -283,21 +293,13 @@ class _Inquiry:
         # Where the draws are seen to be off as well, its neck hides more than can be measured.
         return say("poor" if self.sure and not self.fine else "usable" if deep else "good", text, state=AGAINST)
 
-    def _surest(self, pairs: diagnostics.Pairwise, limit: float) -> tuple[float, float, tuple[str, str] | None]:
-        """Give the value that is surely largest, its error, and the names of its pair if it is beyond doubt and a limit."""
-        i, j = _largest(pairs)
-        value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > -ndtri(0.001 / self.dim**2)
-        names = self.fit.model.free_names
-        return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
-
     def weights(self) -> Iterator[Finding]:
         """Importance weights of q's own draws; they cost a grade only where nothing better was to be had."""
         ratios = self.ratios[np.isfinite(self.ratios)]
         if ratios.size < 100:
             return
         yield self._gap(diagnostics.gap(ratios))
-        raw = np.exp(ratios - ratios.max())
-        share = float(raw.sum() ** 2 / np.sum(raw**2) / raw.size)
+        share = self._even()
         doubt = share <= 0.3 and not self.sure
         text = f"Importance weights of q's draws are worth {share:.0%} of their number."
         state = FINE if share > 0.3 else AGAINST
@@ -386,6 +388,21 @@ class _Inquiry:
 def _whole(method: Any) -> Any:
     """Give a method with its parts; that of a loaded fit is only a name."""
     return METHODS[method.name]() if not isinstance(method, Method) and method.name in METHODS else method
+
+
+def funnel_of(model: Any, seen: looks.ScoreLook, limits: Thresholds) -> tuple[str, str] | None:
+    """Name the parameter whose value changes the scale of another beyond doubt, and that other one."""
+    if not 1 < model.density.dim <= FULL_UP_TO or len(seen.eps) < 32:
+        return None
+    return _surest(model, diagnostics.changing_scales(seen.eps, seen.white), 0.5 * limits.funnel)[2]
+
+
+def _surest(model: Any, pairs: diagnostics.Pairwise, limit: float) -> tuple[float, float, tuple[str, str] | None]:
+    """Give the value that is surely largest, its error, and the names of its pair if it is beyond doubt and a limit."""
+    i, j = _largest(pairs)
+    value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > -ndtri(0.001 / model.density.dim**2)
+    names = model.free_names
+    return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
 
 
 def _largest(pairs: diagnostics.Pairwise) -> tuple[int, int]:

@@ -1,0 +1,93 @@
+"""A fit that mends itself: where a cure is known for what is wrong, it is tried, judged by the ELBO, and told.
+
+Two things are looked for, with the looks of the verdict: a funnel, in models whose sites can be non-centred, and other
+modes. Only where one is found is more spent. Markov chains are never run unasked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from yoasovi.answer.modes import mend_modes, promising
+from yoasovi.answer.result import Fit, Mended
+from yoasovi.families import Gaussian
+from yoasovi.fitting import fit as fit_again
+from yoasovi.model import reparameterisations
+from yoasovi.verdict import looks
+from yoasovi.verdict.findings import Thresholds
+from yoasovi.verdict.inquiry import funnel_of
+
+_MOST = 4  # times the evaluations of the fit may be spent on mending it
+
+
+def can_mend(fit: Fit) -> bool:
+    """Whether there is anything to look for, at a cost that goes unnoticed: elsewhere the verdict advises."""
+    return fit.converged and isinstance(fit.family, Gaussian) and fit.model.differentiable and fit.kernels.cheap
+
+
+def mended(fit: Fit, progress: bool | None) -> Fit:
+    """Give a better answer where there is one, with what was found and tried in its `mended`."""
+    most = _MOST * _cost(fit)
+    answer = _by_form(fit, most, progress)
+    return _by_modes(answer, most)
+
+
+def _cost(fit: Any) -> int:
+    return int(fit.num_gradients + fit.num_values)
+
+
+def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
+    """Try non-centred forms where scales of sites depend on other sites and the answer is poor for it."""
+    if fit.model.centring is None:
+        return fit
+    pairs = looks.Effort.of(fit, None, None).pairs
+    pair = funnel_of(fit.model, looks.scores(fit, pairs, fit.seed), Thresholds())
+    if pair is None or (verdict := fit.judged()).grade != "poor":
+        return fit
+    best, notes, spent, values, gradients = fit, [], 0, verdict.num_values, verdict.num_gradients
+    for description, model in reparameterisations(fit.model, pair):
+        if spent >= most:
+            break
+        other = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=progress, mend=False)
+        gain = other.elbo.value - best.elbo.value
+        kept = other.converged and gain > 2.0 * np.hypot(other.elbo.se, best.elbo.se)
+        what = f"the scale of {pair[1]} depends on {pair[0]}"
+        notes.append(Mended(what, description, bool(kept), float(gain), other.num_values, other.num_gradients))
+        spent, values, gradients = spent + _cost(other), values + other.num_values, gradients + other.num_gradients
+        if not kept:
+            continue
+        best = replace(other, family_reason=fit.family_reason).looking_through(other.kernels)
+        if best.judged().grade != "poor":
+            break
+    return _told(best, fit, notes, values, gradients)
+
+
+def _by_modes(fit: Fit, most: int) -> Fit:
+    """Try what climbs from scattered starts find beside q."""
+    effort = looks.Effort.of(fit, None, None)
+    seen = looks.search(fit, effort, seed=fit.seed, far=looks.wide(fit, None, effort.draws, fit.seed).far)
+    if not promising(seen):
+        return fit
+    before = fit.num_values, fit.num_gradients
+    better = mend_modes(fit, most)
+    spent = fit if better is None else better
+    cost = spent.num_values - before[0], spent.num_gradients - before[1]
+    gain = 0.0 if better is None else better.elbo.value - fit.elbo.value
+    tried = "a fit from each" if better is None or not better.parts else f"a mixture of {len(better.parts)} fits"
+    note = Mended("other modes were seen", tried, better is not None, float(gain), *cost)
+    return _told(better or fit, fit, [note], 0, 0)
+
+
+def _told(answer: Fit, before: Fit, notes: list[Mended], values: int, gradients: int) -> Fit:
+    """Write down what was tried, and count it."""
+    answer.mended = (*before.mended, *notes)
+    if answer is before:
+        answer.num_values, answer.num_gradients = answer.num_values + values, answer.num_gradients + gradients
+    elif values or gradients:
+        answer.num_values, answer.num_gradients = before.num_values + values, before.num_gradients + gradients
+    answer.asked = before.asked
+    return answer
+

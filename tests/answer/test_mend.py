@@ -1,0 +1,91 @@
+"""Fits that mend themselves: funnels by other forms of the model, lesser modes by better ones, and what is said of it."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+
+import yoasovi as yo
+
+EFFECTS, ERRORS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+
+def schools(errors, effects=None):
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfCauchy(5.0))
+    with numpyro.plate("schools", 8):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("y", dist.Normal(theta, errors), obs=effects)
+
+
+@pytest.fixture(scope="module")
+def mended():
+    return yo.fit(schools, ERRORS, effects=EFFECTS)
+
+
+def test_a_funnel_is_mended_by_another_form_in_the_users_own_parameters(mended):
+    assert [note.kept for note in mended.mended] == [True]
+    note = mended.mended[0]
+    assert "tau" in note.found and note.tried == "theta non-centred" and note.gained == pytest.approx(1.1, abs=0.3)
+    assert mended.num_gradients > note.num_gradients > 0
+    draws = mended.sample(4000)
+    assert list(draws) == ["mu", "tau", "theta"] and draws["theta"].shape == (4000, 8)
+    # Of a long run of NUTS on the non-centred model.
+    assert draws["tau"].mean() == pytest.approx(3.6, abs=0.32) and draws["tau"].std() == pytest.approx(3.2, rel=0.1)
+    assert mended.diagnose().grade == "good" and mended.summary().startswith("Mended: the scale of theta")
+
+
+def test_what_was_mended_is_saved_and_can_be_refused(mended, tmp_path):
+    mended.save(tmp_path / "fit")
+    assert yo.load(tmp_path / "fit").mended == mended.mended
+    assert json.loads((tmp_path / "fit" / "fit.json").read_text())["mended"][0][1] == "theta non-centred"
+    plain = yo.fit(mended.model if not mended.model.centred else schools, *(ERRORS, EFFECTS), mend=False)
+    assert plain.mended == () and plain.elbo.value < mended.elbo.value - 0.5
+    with pytest.raises(ValueError, match="`mend` of `fit` must be True or False; got 1"):
+        yo.fit(schools, ERRORS, EFFECTS, mend=1)
+
+
+def two_modes(share, d=2):
+    """Unit Gaussians at distance 8."""
+    away = np.zeros(d)
+    away[0] = 8.0
+
+    def log_p(p):
+        near, far = -0.5 * jnp.sum(p["x"] ** 2), -0.5 * jnp.sum((p["x"] - away) ** 2)
+        return jnp.logaddexp(np.log(share) + near, np.log(1 - share) + far)
+
+    return yo.Model.from_log_density(log_p, {"x": constraints.real}, {"x": (d,)})
+
+
+def test_two_modes_become_a_mixture_and_one_lesser_mode_gives_way():
+    model = two_modes(0.8)
+    both = yo.fit(model, seed=1)
+    weights = sorted(part.weight for part in both.parts)
+    assert weights == pytest.approx([0.2, 0.8], abs=0.05) and both.diagnose().grade == "good"
+    assert both.sample(4000)["x"][:, 0].mean() == pytest.approx(1.6, abs=0.3)
+    assert both.mended[0].kept and "mixture of 2 fits" in both.summary().splitlines()[0]
+    again = yo.fit(model, seed=1)
+    assert np.array_equal(again.sample(50)["x"], both.sample(50)["x"])  # same seed, same bits
+
+
+def test_other_methods_and_nearly_gaussian_fits_stay_as_they_are():
+    model = two_modes(0.8)
+    assert yo.fit(model, "advi", max_steps=200).mended == ()
+    rng = np.random.default_rng(0)
+    plain = yo.Model(
+        prior={"m": dist.Normal(0.0, 1.0)}, data={"y": rng.normal(size=20)},
+        log_likelihood=lambda p, d: dist.Normal(p["m"], 1.0).log_prob(d["y"]),
+    )  # fmt: skip
+    one, other = yo.fit(plain), yo.fit(plain, mend=False)
+    assert one.mended == () and one.num_gradients == other.num_gradients and one.num_values == other.num_values
+
+
+def test_a_fit_that_is_resumed_is_mended_to_the_same_bits(tmp_path):
+    model = two_modes(0.7)
+    whole = yo.fit(model, seed=3)
+    yo.fit(model, seed=3, checkpoint=tmp_path / "run", mend=False)
+    resumed = yo.fit(model, seed=3, checkpoint=tmp_path / "run", resume=True)
+    assert np.array_equal(whole.sample(50)["x"], resumed.sample(50)["x"]) and whole.mended == resumed.mended
