@@ -185,6 +185,15 @@ def test_a_mixture_starts_at_distinct_rows_of_the_data_and_at_others_for_another
     assert len(np.unique(one, axis=0)) == 3 and not np.array_equal(one, other)
 
 
+def test_many_starts_at_once_are_distinct_rows_all_equally_likely_and_do_not_depend_on_their_number():
+    start = GaussianMixture(np.arange(5.0)[:, None], 3).start
+    rows = start.many(np.array([1, 2], np.uint32), 4000)["mu"][..., 0].astype(int)
+    assert all(len(set(x)) == 3 for x in rows.tolist())
+    counts = np.stack([np.bincount(rows[:, k], minlength=5) for k in range(3)])
+    assert np.abs(counts - 800).max() < 5 * np.sqrt(4000 * 0.2 * 0.8)  # five standard errors
+    np.testing.assert_array_equal(start.many(np.array([1, 2], np.uint32), 7)["mu"][..., 0], rows[:7])
+
+
 def test_the_papers_start_has_unit_variances_and_even_labels():
     model = GaussianMixture(POINTS, 3, parameters="paper")
     params = family_of(model).init(model, model.start(jax.random.key(0)))

@@ -84,6 +84,33 @@ def test_lanes_begin_apart_and_the_first_near_the_middle():
     assert np.abs(begin[0] - 100.0).max() < 1.0 and begin[1:].std() > 0.5 and (scale == 1.0).all()
 
 
+@pytest.mark.parametrize("covariance", ["known", "full"])
+def test_a_models_own_starts_are_those_of_fewer_lanes_too_and_on_the_unconstrained_scale(covariance):
+    y = np.random.default_rng(0).normal(size=(40, 2))
+    model = yo.models.GaussianMixture(y, 3, covariance=covariance, assignments="marginal", noise_covariance=4.0)
+    many, few, one = (places(model, 3, lanes)[0] for lanes in (6, 2, 1))
+    np.testing.assert_array_equal(many[:2], few)
+    np.testing.assert_array_equal(many[:1], one)
+    point = model.density.split(many)
+    rows = point["mu"].reshape(-1, 2)
+    assert all((row == y).all(1).any() for row in rows) and len(np.unique(many, axis=0)) == 6
+    if covariance == "full":
+        np.testing.assert_allclose(point["sd"].reshape(-1), np.full(36, np.log(2.0)), rtol=1e-6)
+
+
+def test_starts_given_lane_by_lane_are_mapped_back_together():
+    """A start of the user's own: a draw on a simplex and a positive number for every lane."""
+    laws = {"share": dist.Dirichlet(np.ones(3)), "rate": dist.Gamma(2.0, 1.0)}
+    draw = lambda key: {"share": laws["share"].sample(key), "rate": laws["rate"].sample(key)}
+    model = yo.Model(prior=laws, log_likelihood=lambda p, d: d, data=np.ones(2), start=draw)
+    many, one = places(model, 0, 4)[0], places(model, 0, 1)[0]
+    np.testing.assert_allclose(many[:1], one, rtol=1e-12)
+    point = model.density.split(many)
+    back = np.asarray(biject_to(dist.constraints.simplex)(point["share"]))
+    assert len(np.unique(many, axis=0)) == 4
+    np.testing.assert_allclose(back.sum(-1), 1.0, rtol=1e-6)
+
+
 def test_an_unknown_law_begins_at_the_origin():
     assert middle(dist.ImproperUniform(dist.constraints.real, (), ())) is None
     assert middle(dist.Dirichlet(np.ones(3))) is None

@@ -337,27 +337,36 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
     best end early.
     """
     rng, size = stream(seed, Purpose.ELBO), family.noise_size(kernels.density)
-    ratios, elbos = [np.empty(0)] * lanes, [Estimate(-np.inf, np.inf)] * lanes
-    some = np.arange(lanes)
+    ratios, value, se = [np.empty(0)] * lanes, np.full(lanes, -np.inf), np.full(lanes, np.inf)
+    some, seen = np.arange(lanes), np.empty((lanes, 0))  # those that go on, and all that was seen of them
     while some.size:
         more = _FEWEST_DRAWS if lanes > 1 or not kernels.cheap else _MOST_DRAWS
-        done = len(ratios[some[0]])
+        done = seen.shape[1]
         more = min(max(more, done), _MOST_DRAWS - done)
         noise = family.noise(open_uniform(rng, (more, size)))
         found = kernels.values(take(params, some), np.broadcast_to(noise, (len(some), *noise.shape)))
-        for r, row in zip(some, found, strict=True):
-            ratios[r] = np.concatenate([ratios[r], row])
-        for r in some:
-            elbos[r] = estimate(ratios[r])
-        top = max(elbos, key=lambda e: e.value)
+        seen = np.concatenate([seen, found], 1)
+        value[some], se[some] = estimates(seen)
+        for r, row in zip(some, seen, strict=True):
+            ratios[r] = row
+        top = int(np.argmax(value))
         with np.errstate(invalid="ignore"):  # an ELBO of minus infinity has an error without bounds
-            behind = np.array([elbos[r].value + 4.0 * np.hypot(elbos[r].se, top.se) < top.value for r in some])
-        sure = np.array([elbos[r].se < _ENOUGH for r in some]) & (not kernels.cheap)
-        full = len(ratios[some[0]]) >= _MOST_DRAWS
-        some = some[~(behind | sure | full)]
-        if len(some) > _CLOSEST:  # of many that are as good as the best, a few are enough
-            some = np.sort(some[np.argsort([-elbos[r].value for r in some], kind="stable")[:_CLOSEST]])
-    return elbos, ratios
+            behind = value[some] + 4.0 * np.hypot(se[some], se[top]) < value[top]
+        sure = (se[some] < _ENOUGH) & (not kernels.cheap)
+        full = seen.shape[1] >= _MOST_DRAWS
+        left = np.flatnonzero(~(behind | sure | full))
+        if len(left) > _CLOSEST:  # of many that are as good as the best, a few are enough
+            left = np.sort(left[np.argsort(-value[some[left]], kind="stable")[:_CLOSEST]])
+        some, seen = some[left], seen[left]
+    return [Estimate(*x) for x in zip(value.tolist(), se.tolist(), strict=True)], ratios
+
+
+def estimates(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give `estimate` of every row: values and standard errors."""
+    if np.isfinite(draws).all() and np.abs(draws).max() < 1e150 and draws.shape[1] > 1:
+        return draws.mean(1), draws.std(1, ddof=1) / np.sqrt(draws.shape[1])
+    value, se = zip(*map(estimate, draws), strict=True)
+    return np.array(value), np.array(se)
 
 
 def _check_start(model: Model, params: Any) -> None:

@@ -14,6 +14,7 @@ from scipy.special import digamma, polygamma
 
 from yoasovi.climb import climb
 from yoasovi.errors import check
+from yoasovi.kernels.looks import is_real
 from yoasovi.kernels.programs import as_arrays, precision
 from yoasovi.model import Model, Params
 from yoasovi.randomness import Purpose, stream, words
@@ -53,29 +54,41 @@ def places(model: Model, seed: int, lanes: int) -> tuple[np.ndarray, np.ndarray]
     centre, width = np.where(sound, centre, 0.0), np.where(sound, width, 1.0)
     jitter = np.stack([0.1 * np.minimum(width, 1.0)] + [np.minimum(width, 2.0)] * (lanes - 1))
     begin = centre + jitter * stream(seed, Purpose.START).standard_normal((lanes, centre.size))
-    for lane in range(lanes if model.start is not None else 0):
-        if free := own_free_start(model, seed, lane):
-            begin[lane] = np.concatenate([np.ravel(free[site.name]) for site in model.density.sites])
-        elif given := own_start(model, seed, lane):
-            begin[lane] = _unconstrained(model, given, centre)
-        if model.centred:  # starts are on the sites' own scales
-            begin[lane] = _inward(model, begin[lane])
+    free = _own_starts(getattr(model.start, "free", None), seed, lanes)  # then nothing has to be mapped back
+    if free:
+        begin = np.concatenate([free[site.name].reshape(lanes, -1) for site in model.density.sites], 1)
+    elif given := _own_starts(model.start, seed, lanes):
+        _check_sites(model, given)
+        begin = _unconstrained(model, given, np.broadcast_to(centre, begin.shape))
+    if model.centred and model.start is not None:  # starts are on the sites' own scales
+        begin = np.stack([_inward(model, row) for row in begin])
     return begin, np.broadcast_to(np.minimum(width, 1.0), begin.shape)
 
 
 def own_start(model: Model, seed: int, lane: int) -> Params:
     """Give the point where the model itself wants to begin; empty if it does not say."""
     given = {} if model.start is None else _started(model.start, seed, lane)
-    sites = [s.name for s in (*model.density.sites, *model.density.local_sites)]
-    unknown = sorted(set(given) - set(sites))
-    check(not unknown, "start", "Model", f"a function giving values of the sites ({', '.join(sites)})", unknown)
+    _check_sites(model, given)
     return given
 
 
-def own_free_start(model: Model, seed: int, lane: int) -> Params:
-    """Give the same on the unconstrained scale; empty unless the start knows it, so that nothing has to be mapped back."""
-    free = getattr(model.start, "free", None)
-    return {} if free is None else _started(free, seed, lane)
+def _check_sites(model: Model, given: Params) -> None:
+    sites = [s.name for s in (*model.density.sites, *model.density.local_sites)]
+    unknown = sorted(set(given) - set(sites))
+    check(not unknown, "start", "Model", f"a function giving values of the sites ({', '.join(sites)})", unknown)
+
+
+def _own_starts(start: Callable | None, seed: int, lanes: int) -> Params:
+    """Give a model's own starts of all lanes, stacked; empty if it has none."""
+    if start is None:
+        return {}
+    rest = getattr(start, "many", None)  # all lanes after the first from one stream: a thousand would take a second
+    given = [_started(start, seed, lane) for lane in range(1 if rest else lanes)]
+    stacked = {k: np.stack([np.asarray(point[k]) for point in given]) for k in given[0]}
+    if rest is None or lanes == 1:
+        return stacked
+    others = rest(words(seed, Purpose.MODEL_START, 1), lanes - 1)
+    return {k: np.concatenate([v, others[k]]) for k, v in stacked.items()}
 
 
 def _started(start: Callable, seed: int, lane: int) -> Params:
@@ -214,12 +227,14 @@ def _inward(model: Model, flat: np.ndarray) -> np.ndarray:
 
 
 def _unconstrained(model: Model, given: Params, centre: np.ndarray) -> np.ndarray:
-    """Give a point on the sites' own supports as a flat vector; sites that are not given are in their middle."""
+    """Give points on the sites' own supports as flat vectors (lanes, d); sites that are not given are in their middle."""
     parts, free = [], model.density.split(centre)
     with precision():
         for site in model.density.sites:
-            if site.name in given:
-                parts.append(np.ravel(np.asarray(biject_to(model.prior[site.name].support).inv(given[site.name]))))
-            else:
-                parts.append(np.ravel(free[site.name]))
-    return np.concatenate(parts)
+            there, support = given.get(site.name), model.prior[site.name].support
+            if there is None:
+                there = free[site.name]
+            elif not is_real(support):
+                there = np.asarray(biject_to(support).inv(there))
+            parts.append(np.reshape(np.asarray(there, float), (len(centre), -1)))
+    return np.concatenate(parts, 1)

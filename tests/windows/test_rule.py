@@ -35,7 +35,7 @@ def situations(rng, lanes):
     return control, *gains, forecast, rng.uniform(size=lanes) > 0.1, rng.normal(size=lanes), rng.uniform(0.01, 1.0, lanes)
 
 
-SETTINGS = [Setting(5, FullRank()), Setting(40, MeanField()), Setting(7, FullRank(), True)]
+SETTINGS = [Setting(5, FullRank()), Setting(40, MeanField()), Setting(90, MeanField()), Setting(7, FullRank(), True)]
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
@@ -75,3 +75,30 @@ def test_a_ruling_contradicts_itself_nowhere():
 def test_windows_begin_with_the_scales_and_with_steps_where_lines_do_not_pay():
     few, many = (Window().init(Setting(d, MeanField()), 3, 16.0) for d in (5, 1000))
     assert (few.kind == SCALES).all() and (many.kind == STEPS).all() and few.size.shape == (3,)
+
+
+def test_a_climbed_start_begins_with_a_whole_line_where_that_is_short():
+    kinds = lambda setting: Window().init(setting, 2, np.array([16.0, 1e4]))
+    few = kinds(Setting(31, MeanField()))
+    assert few.kind.tolist() == [SCALES, LINE] and few.size.tolist() == [16, 82]
+    assert kinds(Setting(90, FullRank())).kind.tolist() == kinds(Setting(90, MeanField())).kind.tolist() == [SCALES, SCALES]
+
+
+def after_line(setting, size, signal, noise, gain, se=0.01):
+    """Rule on one line at full length."""
+    one = np.ones(1)
+    control = Window().init(setting, 1, np.array([1e4]))._replace(size=np.full(1, size), windows=np.full(1, 9))
+    seen = Gain(gain * one, se * one, 0 * one, one, 64 * one.astype(int), 0 * one.astype(int))
+    return Window().rule(
+        setting, control, seen, seen, Forecast(signal * one, signal * one, noise * one), one > 0, 0 * one, 0.5 * one, one
+    )
+
+
+def test_a_line_settles_by_what_its_step_leaves_and_creeps_no_further_along_a_bend():
+    straight, funnel = Setting(31, MeanField()), Setting(10, FullRank())
+    assert after_line(straight, 400, 0.06, 0.015, 0.01).settled.all()
+    assert not after_line(straight, 400, 0.06, 0.03, 0.01).settled.any()
+    assert not after_line(funnel, 400, 0.06, 0.015, 0.01).settled.any()  # 400 x 0.015: too bent for so few parameters
+    assert after_line(straight, 512, 0.06, 0.03, 0.01).control.kind == LINE  # nearly there
+    assert after_line(straight, 512, 0.3, 0.1, 0.01).control.kind == STEPS
+    assert after_line(funnel, 256, 0.2, 0.2, 0.2).control.kind == STEPS  # it gains, but bends

@@ -91,3 +91,38 @@ def test_lanes_are_fitted_as_if_alone_and_numpy_and_jax_propose_alike(x64):
                     np.testing.assert_allclose(a[0], b[lane], rtol=1e-9, atol=1e-12)
             for a, b in zip(jax.tree.leaves(under_jax), jax.tree.leaves(together), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+
+
+def test_a_whole_line_finds_the_best_product_of_a_correlated_gaussian_in_one_step():
+    """Means that hang together arrive at once, scales are those of the precision's diagonal, and the promise is kept."""
+    rng = np.random.default_rng(5)
+    root = rng.normal(size=(6, 6))
+    precision, mean = root @ root.T + 0.1 * np.eye(6), rng.normal(size=6)
+    params = MeanField().init(np.zeros(6), np.full(6, 0.5), rng)
+    eps = mirrored(rng, 12, 6)
+    white = MeanField().white(params, eps, (mean - MeanField().place(params, eps)) @ precision)
+    found = MeanField().propose(params, eps, white, True, np.asarray(1.0), np.asarray(1e6))
+    np.testing.assert_allclose(found.params.mean, mean, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.params.log_scale, -0.5 * np.log(np.diag(precision)), rtol=1e-4, atol=1e-4)
+
+    def elbo(q):
+        return q.log_scale.sum() - 0.5 * (q.mean - mean) @ precision @ (q.mean - mean) - 0.5 * np.exp(
+            2 * q.log_scale
+        ) @ np.diag(precision)
+
+    np.testing.assert_allclose(found.expected, elbo(found.params) - elbo(params), rtol=1e-3)
+    assert float(found.noise) < 1e-3
+    scales = MeanField().propose(params, eps, white, False, np.asarray(1.0), np.asarray(1e6))
+    assert elbo(scales.params) < elbo(found.params) - 1.0
+
+
+def test_a_direction_too_flat_to_be_told_moves_no_mean_far_and_counts_as_noise():
+    """Scores with noise about a line that is nearly flat in one direction: no wild step, no claim to be done."""
+    rng = np.random.default_rng(6)
+    axis = np.array([1.0, 1.0, 0.0, 0.0]) / 2**0.5
+    slope = (1.0 - 1e-3) * np.outer(axis, axis)  # precision 0.001 along the axis
+    eps = mirrored(rng, 10, 4)
+    white = 0.05 * axis + eps @ slope + 0.3 * rng.normal(size=eps.shape)
+    step, signal, noise = score_line.newton_of_product(eps, white, np.asarray(1.0), np.asarray(1e4))
+    assert np.abs(step.shift).max() < 2.0  # and not 0.05 / 0.001
+    assert float(signal + noise) > 0.1

@@ -105,6 +105,10 @@ class Gaussian(ABC):
         """Give the draws a window needs for a full line; 0 if the family has no use for one."""
         return 0
 
+    def bend(self, dim: int) -> float:
+        """Give the noise about a line, times its draws, up to which the posterior counts as straight."""
+        return 1.5
+
     def lines_pay(self, dim: int) -> bool:
         """Say whether to begin with lines at all; with many parameters scales would widen before means are learned."""
         return dim <= 300
@@ -160,6 +164,11 @@ def as_diagonal(x: Any) -> Any:
 def turned(x: Any) -> Any:
     """Transpose the last two axes."""
     return space(x).swapaxes(x, -1, -2)
+
+
+def whole_line_size(dim: int) -> int:
+    """Give draws enough for a whole line: a fifth more pairs than unknowns per row, and a few, to tell its noise."""
+    return 2 * (dim + dim // 5 + 4)
 
 
 def clip(x: Any, cap: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from yoasovi.arrays import space
-from yoasovi.families.base import LOG_2PI, Gaussian, Proposal, as_diagonal, clip, diagonal, turned
+from yoasovi.families.base import LOG_2PI, Gaussian, Proposal, as_diagonal, clip, diagonal, turned, whole_line_size
 from yoasovi.windows.score_line import line, line_of_scales, newton
 
 
@@ -88,8 +88,7 @@ class FullRank(Gaussian):
         return params.mean, self.factor(params)
 
     def line_size(self, dim):
-        # A fifth more pairs than unknowns per row, and a few, so that the noise of the line can be told.
-        return 2 * (dim + dim // 5 + 4)
+        return whole_line_size(dim)
 
     def longest_first_step(self, dim):
         return 1.0 / dim  # beyond it the factor's one-draw steps grow instead of averaging out

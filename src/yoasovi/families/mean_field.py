@@ -8,8 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from yoasovi.arrays import space
-from yoasovi.families.base import LOG_2PI, SCALE_CAP, Gaussian, Proposal, clip
-from yoasovi.windows.score_line import line_of_scales, newton
+from yoasovi.families.base import LOG_2PI, SCALE_CAP, Gaussian, Proposal, clip, whole_line_size
+from yoasovi.windows.score_line import line_of_scales, newton, newton_of_product
+
+_WHOLE_LINES_UP_TO = 64  # parameters; beyond, as many draws do more as steps
 
 
 class MeanFieldParams(NamedTuple):
@@ -55,10 +57,20 @@ class MeanField(Gaussian):
         return MeanFieldParams(params.mean + space(shift).exp(params.log_scale) * shift, params.log_scale + log_scales)
 
     def propose(self, params, eps, white, full, length, trust):
-        fitted = line_of_scales(eps, white)
-        step = newton(fitted, length, trust)
-        there = self._shifted(params, step.shift, step.log_scales)
-        return Proposal(there, step.expected, fitted.signal, fitted.noise)
+        if full:
+            step, signal, noise = newton_of_product(eps, white, length, trust)
+        else:
+            fitted = line_of_scales(eps, white)
+            step, signal, noise = newton(fitted, length, trust), fitted.signal, fitted.noise
+        return Proposal(self._shifted(params, step.shift, step.log_scales), step.expected, signal, noise)
+
+    def line_size(self, dim):
+        return whole_line_size(dim) if dim <= _WHOLE_LINES_UP_TO else 0
+
+    def bend(self, dim):
+        # Slight bends of many coordinates add up, and a product's steps, noisy where parameters are correlated, follow
+        # them no better.
+        return max(1.5, 0.5 * dim)
 
     def frame(self, params):
         return params.mean, np.exp(params.log_scale)

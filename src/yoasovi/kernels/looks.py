@@ -194,7 +194,7 @@ class JaxKernels(PointKernels):
 
     def constrain(self, theta: np.ndarray, deterministics: Callable | None = None) -> dict[str, np.ndarray]:
         """Give draws (n, d) on the sites' own supports, with the model's deterministic quantities."""
-        real = all(_is_real(self.inputs.prior[s.name].support) for s in self.density.sites)
+        real = all(is_real(self.inputs.prior[s.name].support) for s in self.density.sites)
         plain = real and deterministics is None
         if plain and self.density.centring is None:
             return self.density.split(np.asarray(theta))
@@ -315,7 +315,8 @@ def _all_rows(asked: list[tuple[Any, np.ndarray, Rows | None]]) -> Rows | None:
     return Rows(np.concatenate(keys)[:, None], jax.tree.map(lambda *x: np.concatenate(x), *anchors))
 
 
-def _is_real(support: Any) -> bool:
+def is_real(support: Any) -> bool:
+    """Say whether a support is the whole real line, in every coordinate."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support is constraints.real or support == constraints.real

@@ -207,9 +207,21 @@ class RandomRows:
     def from_words(self, words: np.ndarray) -> Params:
         """Give the same from the words of a key; NumPy chooses, since jax.random.choice would sort all N."""
         rng = np.random.default_rng(words.ravel())
-        point = {"mu": self.y[rng.choice(len(self.y), self.num_components, replace=False)]}
+        return self._at(rng.choice(len(self.y), self.num_components, replace=False))
+
+    def many(self, words: np.ndarray, count: int) -> Params:
+        """Give `count` such points, stacked; the first few are the same however many there are."""
+        rows = np.random.default_rng(words.ravel()).random((count, self.num_components))
+        for k in range(self.num_components):  # one of the rows not yet chosen: past each of those, in ascending order
+            rows[:, k] = np.floor(rows[:, k] * (len(self.y) - k))
+            for chosen in np.sort(rows[:, :k], 1).T:
+                rows[:, k] += rows[:, k] >= chosen
+        return self._at(rows.astype(int))
+
+    def _at(self, rows: np.ndarray) -> Params:
+        point = {"mu": self.y[rows]}
         if self.sd is not None:
-            point["sd"] = np.tile(self.sd, (self.num_components, 1))
+            point["sd"] = np.broadcast_to(self.sd, (*rows.shape, self.sd.shape[-1]))
         return point
 
 

@@ -21,8 +21,8 @@ class NaturalTurns(WindowTurns):
     def begin(self, params, trust):
         lanes, dim = params.mean.shape
         size = self.family.noise_size(self.kernels.density)
-        still = [self.family.natural(take(params, i), np.zeros(size), np.zeros(dim)) for i in range(lanes)]
-        velocity = jax.tree.map(lambda *x: np.zeros_like(np.stack(x)), *still)
+        still = self.family.natural(take(params, 0), np.zeros(size), np.zeros(dim))
+        velocity = jax.tree.map(lambda x: np.zeros((lanes, *x.shape), x.dtype), still)
         anchor = self.kernels.anchor(params.mean) if self.setting.batched else None
         zero = np.zeros(lanes, int)
         return RunState(

@@ -34,6 +34,7 @@ from yoasovi.windows.state import (
 
 # A step of a tenth of a standard deviation is safe; far from the posterior, where all steps agree, more is better.
 _CAP, _LOOSEST_CAP = 0.1, 6.4
+_AT_THE_TOP = 1e4  # the trust with which a climbed start begins
 
 
 class WindowControl(NamedTuple):
@@ -116,8 +117,12 @@ class Window:
         start = self._first_steps(setting, one)
         if not self.lines or not setting.family.lines_pay(setting.dim):
             return start
-        whole = one.astype(int)
-        return start._replace(kind=SCALES * whole, size=self.first * whole, length=one, trust=trust * one)
+        whole, size = one.astype(int), setting.family.line_size(setting.dim)
+        # At the top of log p a whole line gives all of its curvature; scales alone could not tell it from correlations.
+        top = (trust * one >= _AT_THE_TOP) & (0 < size <= 8 * self.first)
+        return start._replace(
+            kind=np.where(top, LINE, SCALES), size=np.where(top, size, self.first * whole), length=one, trust=trust * one
+        )
 
     def _first_steps(self, setting: Setting, like: Any) -> WindowControl:
         """Begin with windows of natural steps; `like` is an array of ones with the shape of the lanes."""
@@ -204,9 +209,12 @@ class Window:
         trust = xp.where(kept, xp.minimum(2.0 * trust, 1e4), trust)
         # A posterior that bends (much noise about the line) may have plateaus on which no line promises anything.
         # Under minibatches the noise is mostly theirs, so it says little of that, and a longer window takes it off.
-        straight = True if setting.batched else noise * control.size < 1.5
-        growth = xp.clip(noise / self.tolerance, 1.5, 4.0) if setting.batched else 1.5
-        settled = seen.small & straight & (signal + noise < 2.0 * self.tolerance) & (full if full_size else True)
+        straight = True if setting.batched else noise * control.size < setting.family.bend(dim)
+        growth = xp.clip(noise / self.tolerance, 1.5, 4.0 if setting.batched else 2.0)
+        # What a line promised is had once its step is taken: its noise is left.
+        little_left = (noise < self.tolerance) & (signal < 4.0 * self.tolerance)
+        little_left = little_left | (signal + noise < 2.0 * self.tolerance)
+        settled = seen.small & straight & little_left & (full if full_size else True)
 
         paying = seen.better & (seen.gain > xp.maximum(0.5 * expected, 0.1))
         blurred = ~paying & (noise > 0.25 * signal)
@@ -223,7 +231,11 @@ class Window:
         crossed = (failures >= 3) & (full_size > 0)  # what fails along the axes may be a matter of correlations
         over = (windows > most + 20) | (size > capacity) | crossed
         scales_done = over | (~seen.worse & (near | little | (windows > most)))
-        line_done = (failures >= 2) | (size > capacity)
+        # At its largest a window goes on while its line is nearly there.
+        nearly = straight & (noise < 2.0 * self.tolerance) & (signal < 4.0 * self.tolerance)
+        # Many draws and still far from straight: steps follow a bend, lines creep along it.
+        creeping = (control.size >= 16 * self.first) & (noise * control.size > 10.0 + 2.0 * dim) & (not setting.batched)
+        line_done = (failures >= 2) | ((size > capacity) & ~nearly) | creeping
 
         none = 0 * control.kind
         here = control._replace(

@@ -70,12 +70,10 @@ def line_of_scales(eps: Any, white: Any) -> ScoreLine:
     return ScoreLine(keep_a[..., None] * a, keep_b[..., None] * b, signal, 0.5 * noise_a + 0.25 * noise_b)
 
 
-def line(eps: Any, white: Any) -> ScoreLine:
-    """Fit a and all of B; needs more than d pairs; O(d^2) per draw and O(d^3) once."""
-    x, even, odd, usable = mirrored_parts(eps, white)
+def _whole_slope(x: Any, odd: Any) -> tuple[Any, Any, Any]:
+    """Fit all of B; give its shrunk form, and the signal and the noise of (diagonal, rest)."""
     xp = space(x)
     eye, turned = xp.eye(x.shape[-1], dtype=x.dtype), lambda m: xp.swapaxes(m, -1, -2)
-    a, noise_a = _intercept(even, usable)
     gram = xp.linalg.inv(turned(x) @ x + 1e-9 * eye)
     reach = x @ gram
     b = turned(odd) @ reach
@@ -83,16 +81,23 @@ def line(eps: Any, white: Any) -> ScoreLine:
     # Variances that do not assume equal noise for all draws: posteriors with tails are noisiest far out.
     variance = turned(((odd - x @ turned(b)) / slack[..., None]) ** 2) @ reach**2
     b, variance = 0.5 * (b + turned(b)), 0.25 * (variance + turned(variance))
-    diagonal = lambda m: xp.diagonal(m, axis1=-2, axis2=-1)
-    trace, all_of = diagonal(variance).sum(-1), variance.sum((-1, -2))
+    trace, all_of = xp.diagonal(variance, axis1=-2, axis2=-1).sum(-1), variance.sum((-1, -2))
     on, off = b * eye, b * (1.0 - eye)
-    squares = lambda m: (m**2).sum((-1, -2))
+    noises = 2.0 * trace, all_of - trace
+    squares = [(m**2).sum((-1, -2)) for m in (on, off)]
+    keep = [shrinkage(square, noise) for square, noise in zip(squares, noises, strict=True)]
+    slope = keep[0][..., None, None] * on + keep[1][..., None, None] * off
+    return slope, [k * square for k, square in zip(keep, squares, strict=True)], noises
+
+
+def line(eps: Any, white: Any) -> ScoreLine:
+    """Fit a and all of B; needs more than d pairs; O(d^2) per draw and O(d^3) once."""
+    x, even, odd, usable = mirrored_parts(eps, white)
+    a, noise_a = _intercept(even, usable)
+    slope, signals, noises = _whole_slope(x, odd)
     keep_a = shrinkage((a**2).sum(-1), noise_a)
-    noise_on, noise_off = 2.0 * trace, all_of - trace
-    keep_on, keep_off = shrinkage(squares(on), noise_on), shrinkage(squares(off), noise_off)
-    signal = 0.5 * keep_a * (a**2).sum(-1) + 0.25 * (keep_on * squares(on) + keep_off * squares(off))
-    slope = keep_on[..., None, None] * on + keep_off[..., None, None] * off
-    return ScoreLine(keep_a[..., None] * a, slope, signal, 0.5 * noise_a + 0.25 * (noise_on + noise_off))
+    signal = 0.5 * keep_a * (a**2).sum(-1) + 0.25 * sum(signals)
+    return ScoreLine(keep_a[..., None] * a, slope, signal, 0.5 * noise_a + 0.25 * sum(noises))
 
 
 class Newton(NamedTuple):
@@ -123,3 +128,37 @@ def newton(fitted: ScoreLine, length: Any, trust: Any) -> Newton:
     expected = (along * shift - 0.5 * precision * shift**2).sum(-1)
     expected = expected + 0.5 * (precision * (1.0 - 1.0 / damped) - xp.log(damped)).sum(-1)
     return Newton(shift if axes is None else (axes @ shift[..., None])[..., 0], -0.5 * xp.log(damped), axes, expected)
+
+
+def newton_of_product(eps: Any, white: Any, length: Any, trust: Any) -> tuple[Newton, Any, Any]:
+    """Fit a whole line and step to the best product of Gaussians under it; also its signal and its noise.
+
+    The means of a product hang together by the whole precision, which a line of scales does not see and can only crawl
+    along; each scale is the inverse root of its own entry on the precision's diagonal. What is off the diagonal is noise
+    to a line of scales, and explained by a whole one.
+    """
+    x, even, odd, usable = mirrored_parts(eps, white)
+    xp, length, trust = space(x), length[..., None], trust[..., None]
+    slope, signals, noises = _whole_slope(x, odd)
+    slope = xp.where(xp.isfinite(slope), slope, 0.0)
+    precision, axes = xp.linalg.eigh(xp.eye(x.shape[-1], dtype=x.dtype) - slope)
+    # A direction that looks flatter than the noise of the fit allows to tell is taken to be no flatter than that.
+    blur = 2.0 * xp.sqrt(sum(noises) / x.shape[-1])[..., None]
+    precision = xp.maximum(precision, 1.0 / trust)
+    root = xp.sqrt(precision + blur)
+    # In these units a nat is a nat in every direction.
+    a, noise_a = _intercept(even @ (axes / root[..., None, :]), usable)
+    square = (a**2).sum(-1)
+    keep_a = shrinkage(square, noise_a)
+    a = keep_a[..., None] * a
+    along = length * a / root
+    shift = (axes @ along[..., None])[..., 0]
+    shorter = xp.minimum(1.0, 1.5 * xp.sqrt(trust) / xp.maximum(xp.abs(shift).max(-1)[..., None], 1e-30))
+    along, shift = shorter * along, shorter * shift
+    own = xp.clip(1.0 - xp.diagonal(slope, axis1=-2, axis2=-1), 1.0 / trust, trust)
+    damped = own**length
+    expected = (a * root * along - 0.5 * (root * along) ** 2).sum(-1)
+    expected = expected + 0.5 * (own * (1.0 - 1.0 / damped) - xp.log(damped)).sum(-1)
+    signal = 0.5 * keep_a * square + 0.25 * signals[0]
+    hidden = 0.5 * (a**2 * (root**2 / precision - 1.0)).sum(-1)  # what may be left there if it is as flat as it looks
+    return Newton(shift, -0.5 * xp.log(damped), None, expected), signal, 0.5 * noise_a + 0.25 * noises[0] + hidden
