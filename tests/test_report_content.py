@@ -21,7 +21,7 @@ import chromium
 import yoasovi as yo
 from yoasovi.cli import app
 from yoasovi.cli.models import find_model
-from yoasovi.model import Site
+from yoasovi.model import Labels
 from yoasovi.model.words import in_words
 from yoasovi.report import checks, content, facts, posterior, tables
 from yoasovi.report.plots import KINDS
@@ -162,9 +162,9 @@ def test_a_long_vector_is_cut_in_the_forest_and_the_caption_says_so():
     assert len(chart.rows) == 41 and "the first 40 of 90 entries of x" in chart.caption
 
 
-def test_names_of_entries_are_those_of_the_density(logistic, monkeypatch, tmp_path):
-    names = {"intercept": ["intercept"], "coefficients": [f"coefficients[{x}]" for x in ("age", "dose", "sex", "site")]}
-    monkeypatch.setattr(Site, "labels", property(lambda self: names[self.name]))
+def test_names_of_entries_are_those_of_the_model(logistic, tmp_path):
+    names = Labels(dims={"coefficients": ("predictor",)}, coords={"predictor": ["age", "dose", "sex", "site"]})
+    logistic = replace(logistic, model=replace(logistic.model, labels=names))
     text = logistic.report(tmp_path / "named.html").read_text()
     charts = json.loads(re.search(r'id="charts">(.*?)</script>', text, re.S)[1])
     assert '<th scope="row" class="">coefficients[dose]</th>' in text and "coefficients[1]" not in text

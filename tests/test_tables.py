@@ -1,6 +1,7 @@
 """Tables in the units they come in: frames, dicts and files, names that stay, and priors that follow the data."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import numpyro.distributions as dist
@@ -177,6 +178,12 @@ def test_a_conflict_is_that_of_the_prior_predictive_where_all_is_normal():
 def test_data_that_overrule_a_prior_are_no_conflict_worth_a_word():
     assert prior_conflict(normal(np.full(20, 5.0), dist.Normal(0.0, 1.0), 0.01)) is None
     assert prior_conflict(normal(np.array([117.0]), dist.Cauchy(0.0, 10.0), 7.0)) is None  # it gives way by itself
+
+
+def test_a_q_as_wide_as_its_prior_and_one_sd_away_is_no_conflict():
+    fit = normal(np.array([0.0]), dist.Normal(0.0, 1.0))
+    at = lambda mean: replace(fit, params=fit.family.init(np.array([mean]), np.array([1.2]), RNG))
+    assert prior_conflict(at(1.5)) is None and prior_conflict(at(15.0)).parameter == "m"
 
 
 def test_data_from_the_prior_itself_raise_no_alarm():

@@ -95,9 +95,8 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
 
     def _last(self, unit: Unit) -> GivenStart:
         spread = np.diagonal(self.covariances_, axis1=1, axis2=2) if self.covariance_type == "full" else self.covariances_
-        return GivenStart({
-            "mu": unit.standardised(self.means_), "sd": np.sqrt(spread) / unit.scale, "weights": self.weights_,
-        })  # fmt: skip
+        weights = {"weights": self.weights_} if len(self.weights_) > 1 else {}
+        return GivenStart({"mu": unit.standardised(self.means_), "sd": np.sqrt(spread) / unit.scale, **weights})
 
     def _joint(self, X) -> np.ndarray:
         """Give log weight_k + log N(x | component k), shape (N, K)."""
@@ -157,10 +156,9 @@ class Clusters:
         groups = [self.X[labels == k] for k in range(self.num_components)]
         groups = [g if len(g) else self.X for g in groups]  # fewer distinct rows than components
         sizes = np.array([len(g) for g in groups], float)
-        return {
-            "mu": jnp.asarray([g.mean(0) for g in groups]), "sd": jnp.asarray([np.maximum(g.std(0), 0.05) for g in groups]),
-            "weights": jnp.asarray(sizes / sizes.sum()),
-        }  # fmt: skip
+        weights = {"weights": jnp.asarray(sizes / sizes.sum())} if len(groups) > 1 else {}  # one component has no such site
+        sds = jnp.asarray([np.maximum(g.std(0), 0.05) for g in groups])
+        return {"mu": jnp.asarray([g.mean(0) for g in groups]), "sd": sds, **weights}
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,9 @@ from yoasovi.start import middle
 
 _SURE = 0.001  # chance of a false alarm, over all parameters, where the prior is right
 _PULL = 0.25  # posterior sds that the prior must move a parameter by to be worth a word
-_LEAST_LEARNED = 0.05  # share of the prior's variance that the data count as taking away, at least: q's own noise is no data
+# Share of the prior's variance that the data count as taking away, at least: where the posterior is not normal, or q has not
+# converged, it can be as wide as the prior, and a mean one prior sd away is no conflict then.
+_LEAST_LEARNED = 0.25
 _NORMAL = (dist.Normal, dist.LogNormal, dist.MultivariateNormal)  # normal on the scale that q lives on
 
 
