@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from yoasovi.answer.modes import mend_modes, promising
-from yoasovi.answer.result import Fit, Mended
+from yoasovi.answer.result import Fit
+from yoasovi.answer.summary import Mended
 from yoasovi.families import Gaussian
 from yoasovi.fitting import fit as fit_again
 from yoasovi.model import reparameterisations

@@ -6,7 +6,6 @@ import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +21,6 @@ from yoasovi.kernels import kernels_of
 from yoasovi.kernels.looks import PartKernels
 from yoasovi.kernels.programs import Clock, Stages
 from yoasovi.model import Model
-from yoasovi.model.labels import told
 from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
@@ -31,11 +29,11 @@ from yoasovi.verdict.diagnostics import Estimate, Loo
 
 if TYPE_CHECKING:
     from yoasovi.answer.refine import Chains
+    from yoasovi.answer.summary import Mended
     from yoasovi.verdict import Thresholds, Verdict
 
 USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
 _MOST_DRAWS = 1000  # behind k-hat
-_MOST_ROWS = 60  # of the table that `summary` prints
 # Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
 _WORTH, _WORTH_LITTLE = 2000, 500
 _CARRY = 0.1  # share of their number that q's draws must be worth, to be corrected in many dimensions
@@ -60,23 +58,6 @@ class Part(NamedTuple):
     weight: float
     error: float
     fit: Fit
-
-
-class Mended(NamedTuple):
-    """What was found wrong with a fit, what was tried, whether it was kept, and the nats of ELBO and the cost of it."""
-
-    found: str
-    tried: str
-    kept: bool
-    gained: float
-    num_values: int
-    num_gradients: int
-
-    def __str__(self):
-        cost = f"{self.num_gradients:,} gradients, {self.num_values:,} values"
-        if self.kept:
-            return f"Mended: {self.found}; {self.tried} gained {self.gained:.2f} nats ({cost})."
-        return f"Tried in vain: {self.found}; {self.tried} is not better ({cost})."
 
 
 @dataclass
@@ -275,9 +256,9 @@ class Fit:
         seed, progress
             The fit's own seed by default; progress as in `fit`.
         """
-        from yoasovi.answer.refine import Wanted, refine
+        from yoasovi.answer.refine import Aim, refine
 
-        return refine(self, Wanted(chains, rhat, ess, max_gradients, self.seed if seed is None else seed), progress)
+        return refine(self, Aim(chains, rhat, ess, max_gradients, self.seed if seed is None else seed), progress)
 
     def khat(self) -> float:
         """Pareto k-hat of the importance ratios p/q; above 0.7 they, and probably q, are not to be trusted."""
@@ -395,33 +376,9 @@ class Fit:
 
     def summary(self, verdict: bool = True) -> str:
         """The verdict, what is known of the fit, and a table of means, standard deviations and quantiles."""
-        lines = [
-            *map(str, self.mended),
-            *([str(self.diagnose())] if verdict and (self.kept is None or self.verdict is not None) else []),
-            f"{self.model.name}: {self.method.name}, {self.family.name} ({self.family_reason})",
-            *([mixture.in_words(self.parts)] if self.parts else []),
-            f"ELBO {self.elbo} on fresh draws; {self.stop_reason} {self.stop_detail}".rstrip(),
-            f"{self.num_steps:,} steps, {self.num_gradients:,} gradients, {self.num_values:,} values, "
-            f"{self.seconds.compile:.1f} s compiling, {self.seconds.run:.2f} s running",
-        ]
-        if self.num_nonfinite:
-            lines.append(f"{self.num_nonfinite:,} draws were not finite and were refused: {self.nonfinite}")
-        if self.refined is not None:
-            lines.append(str(self.refined))
-        lines += told(self.model)
-        local = {s.name for s in self.model.density.local_sites}
-        each = (
-            zip(self.model.names(name, x.shape[1:]), x.reshape(len(x), -1).T, np.ravel(self.mean_errors(x)), strict=True)
-            for name, x in self.sample(self.plenty(4000)).items()
-            if name not in local
-        )
-        rows = list(islice(chain.from_iterable(each), _MOST_ROWS + 1))
-        wide = max(20, *(len(label) + 2 for label, *_ in rows))
-        lines.append(f"{'':<{wide}}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}{'MC error':>12}")
-        for label, x, error in rows[:_MOST_ROWS]:
-            numbers = "".join(f"{v:>12.4g}" for v in (x.mean(), x.std(), *np.quantile(x, [0.05, 0.95])))
-            lines.append(f"{label:<{wide}}{numbers}{error:>12.2g}")
-        return "\n".join([*lines, "..."] if len(rows) > _MOST_ROWS else lines)
+        from yoasovi.answer.summary import summary
+
+        return summary(self, verdict)
 
     def mean_errors(self, draws: np.ndarray) -> np.ndarray:
         """Give Monte Carlo errors of the means of what `sample` gave, (n, ...) to (...); n is `plenty(n)` after `refine`."""

@@ -18,7 +18,8 @@ import numpy as np
 import numpyro.distributions as dist
 
 from yoasovi.answer.refine import Chains
-from yoasovi.answer.result import USUAL, Fit, Mended, Part, Seconds
+from yoasovi.answer.result import USUAL, Fit, Part, Seconds
+from yoasovi.answer.summary import Mended
 from yoasovi.errors import check
 from yoasovi.families import Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
 from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
