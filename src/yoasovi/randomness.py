@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     MODEL_START = 24  # a model's own start: (lane,)
     LOADINGS = 25  # first loadings of a low-rank family: (lane,)
     PRIOR = 26  # draws from priors: (lane,)
+    FAR_START = 30  # fixed draws on which an ELBO is climbed
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
