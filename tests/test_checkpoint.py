@@ -229,9 +229,21 @@ def many():
     return np.random.default_rng(0).normal([3.0, -1.0], size=(400, 2))
 
 
+def groups(group, y):
+    mean, scale = numpyro.sample("mean", dist.Normal(0.0, 1000.0)), numpyro.sample("scale", dist.HalfCauchy(10.0))
+    level = numpyro.sample("level", dist.Normal(mean, scale).expand([8]))
+    numpyro.sample("y", dist.Normal(level[group], 5.0), obs=y)
+
+
+def far_away():
+    group = np.repeat(np.arange(8), 3)
+    return from_numpyro(groups, group, 700.0 + 10.0 * np.random.default_rng(0).normal(size=24))
+
+
 CASES = {
     "windows": (lambda: find_model("eight-schools-centered"), dict(family="mean_field", max_steps=600)),
     "restarts": (lambda: find_model("eight-schools"), dict(restarts=3)),
+    "climbs": (far_away, dict(restarts=2, max_steps=400)),
     "minibatches": (lambda: from_numpyro(subsampled, many()), dict(restarts=2)),
     "value windows": (lambda: yo.models.GaussianMixture(many(), 2), dict(restarts=2, max_steps=600)),
     "one draw": (lambda: find_model("mixture-2-2", "yoasovi-metropolis"), dict(method="yoasovi-metropolis", max_steps=900)),

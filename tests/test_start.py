@@ -2,13 +2,16 @@
 
 import jax
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.distributions import biject_to
+from numpyro.distributions import biject_to, constraints
 
 import yoasovi as yo
-from yoasovi.climb import climb
+from yoasovi.climb import climb, climb_elbo
+from yoasovi.randomness import mirrored
 from yoasovi.start import middle, places
+from yoasovi.windows.state import CLIMB
 
 
 def endless(x):
@@ -57,7 +60,76 @@ def test_looks_that_are_not_finite_are_counted_and_stepped_back_from():
     found = climb(cliff, np.array([[-50.0]]), 100)
     assert abs(found.top[0, 0] - 0.9) < 0.05 and np.isfinite(found.height[0])
     nowhere = climb(lambda x: (np.full(len(x), np.nan), x), np.zeros((2, 3)), 50)
-    assert nowhere.refused[0] == 2 and (nowhere.height == -np.inf).all()
+    assert nowhere.refused[0].sum() == 2 and (nowhere.height == -np.inf).all()
+
+
+def test_a_climb_of_the_elbo_finds_means_and_scales_and_does_not_depend_on_its_neighbours():
+    at, wide = np.array([300.0, -2.0, 0.01]), np.array([20.0, 1.0, 0.001])
+    target = lambda x: (-0.5 * (((x - at) / wide) ** 2).sum(1), -(x - at) / wide**2)
+    noise = mirrored(np.random.default_rng(0), 16, 3)
+    noise /= np.sqrt((noise**2).mean(0))
+    starts = np.random.default_rng(1).normal(size=(4, 3))
+    together = climb_elbo(target, starts, np.full((4, 3), 0.4), noise, 200)
+    mean, log_scale = np.split(together.top, 2, axis=1)
+    np.testing.assert_allclose((mean - at) / wide, 0.0, atol=0.2)
+    np.testing.assert_allclose(log_scale, np.broadcast_to(np.log(wide), log_scale.shape), atol=0.15)
+    alone = climb_elbo(target, starts[2:3], np.full((1, 3), 0.4), noise, 200)
+    np.testing.assert_allclose(alone.top[0], together.top[2], rtol=1e-9, atol=1e-9)
+    assert alone.gradients[0] == together.gradients[2] and alone.gradients[0] % 16 == 0
+
+
+def far_groups(group, y):
+    """Give a centred hierarchy in raw units, whose log p has no maximum."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1000.0))
+    between, within = (
+        numpyro.sample(name, dist.ImproperUniform(constraints.positive, (), ())) for name in ("between", "within")
+    )
+    level = numpyro.sample("level", dist.Normal(mean, between).expand([20]))
+    numpyro.sample("y", dist.Normal(level[group], within), obs=y)
+
+
+def far_growth(subject, age, y):
+    """Give intercepts and slopes in raw units."""
+    mean = numpyro.sample("mean", dist.Normal(np.zeros(2), 100.0).to_event(1))
+    of_levels, of_slopes, within = (
+        numpyro.sample(name, dist.ImproperUniform(constraints.positive, (), ())) for name in ("levels", "slopes", "within")
+    )
+    level = numpyro.sample("level", dist.Normal(mean[0], of_levels).expand([12]))
+    slope = numpyro.sample("slope", dist.Normal(mean[1], of_slopes).expand([12]))
+    numpyro.sample("y", dist.Normal(level[subject] + slope[subject] * age, within), obs=y)
+
+
+def far_models():
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(20), 6)
+    y = 500 + (40 * rng.normal(size=20))[group] + 25 * rng.normal(size=group.size)
+    subject, age = np.repeat(np.arange(12), 5), np.tile([8.0, 15.0, 22.0, 29.0, 36.0], 12)
+    weight = (110 + 12 * rng.normal(size=12))[subject] + (6.2 + 0.5 * rng.normal(size=12))[subject] * age
+    return {
+        "groups": yo.from_numpyro(far_groups, group, y),
+        "growth": yo.from_numpyro(far_growth, subject, age, weight + 6 * rng.normal(size=age.size)),
+    }
+
+
+@pytest.mark.parametrize("name", ["groups", "growth"])
+def test_a_centred_hierarchy_far_away_is_reached_from_every_seed(name):
+    """Log p rises into the corner where a scale goes to zero: from there, steps took 100,000 gradients or failed."""
+    model = far_models()[name]
+    fits = [yo.fit(model, seed=seed, max_steps=20_000) for seed in range(3)]
+    elbos = np.array([f.elbo.value for f in fits])
+    assert all(f.converged for f in fits) and np.ptp(elbos) < 0.3
+    assert any((f.trace["kind"] == CLIMB).any() for f in fits)
+    draws = fits[0].sample(500)
+    middle = {"groups": 500.0, "growth": 110.0}[name]
+    assert abs(np.asarray(draws["level"]).mean() - middle) < 0.1 * middle
+
+
+def test_the_gradients_of_a_climb_are_counted_and_a_seed_means_the_same_bits():
+    model = far_models()["groups"]
+    one, again = (yo.fit(model, seed=1, max_steps=400) for _ in range(2))
+    climbs = one.trace["kind"] == CLIMB
+    assert climbs.any() and one.num_gradients > one.num_steps + 16 * 20
+    np.testing.assert_array_equal(one.params.mean, again.params.mean)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Many climbs of log p side by side: L-BFGS in which every look is one call for all of them."""
+"""Many climbs side by side, of log p or of an ELBO: L-BFGS in which every look is one call for all of them."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ class Climbs(NamedTuple):
     height: np.ndarray  # (n,)
     gradients: np.ndarray  # (n,)
     given_up: np.ndarray  # (n,)
-    refused: np.ndarray  # (2,) looks at which log p, or only its gradient, was not finite
+    refused: np.ndarray  # (2, n) looks at which log p, or only its gradient, was not finite
 
 
 def climb(
     look: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], x: np.ndarray, budget: int, enough: float = 0.1,
-    near: float = 0.0,
+    near: float = 0.0, patience: int = 2, metric: Callable[[np.ndarray], np.ndarray] = np.ones_like,
 ) -> Climbs:  # fmt: skip
-    """Climb from every row of x, until two steps in a row gain less than `enough` nats or `budget` gradients are spent.
+    """Climb from every row of x, until `patience` steps in a row gain less than `enough` nats, or `budget` looks are taken.
 
-    `look` gives log p and its gradient at rows of points. A climb that goes on and on but has gained less than `near` nats
-    is given up: log p can rise for ever where the posterior has no mass (a hierarchy whose scale goes to zero), and x was
-    not far away.
+    `look` gives heights and slopes at rows of points; `metric` the squared unit of every coordinate there. A climb that goes
+    on and on but has gained less than `near` nats is given up: log p can rise for ever where the posterior has no mass (a
+    hierarchy whose scale goes to zero), and x was not far away.
     """
     n, d = x.shape
     x = np.array(x, float)
     value, slope = np.full(n, -np.inf), np.zeros((n, d))
-    refused, spent = np.zeros(2, int), np.zeros(n, int)
+    refused, spent = np.zeros((2, n), int), np.zeros(n, int)
 
     def seen(rows, points):
         f, g = look(points)
         spent[rows] += 1
         lost = ~np.isfinite(f)
         steep = ~lost & ~np.isfinite(g).all(1)
-        refused[:] += lost.sum(), steep.sum()
+        refused[:, rows] += lost, steep
         return np.where(lost | steep, -np.inf, f), np.where((lost | steep)[:, None], 0.0, g)
 
     value, slope = seen(np.arange(n), x)
@@ -55,7 +55,8 @@ def climb(
     while alive.any():
         turn = np.flatnonzero(fresh & alive)
         if turn.size:
-            way[turn] = _directions(slope[turn], steps[turn], changes[turn], curvature[turn], reach[turn])
+            unit = metric(x[turn])
+            way[turn] = _directions(slope[turn], steps[turn], changes[turn], curvature[turn], reach[turn], unit)
             lost = turn[_dot(way[turn], slope[turn]) <= 0]  # no ascent: forget the curvature
             curvature[lost] = 0.0
             way[lost] = _uphill(slope[lost], reach[lost])
@@ -78,7 +79,7 @@ def climb(
         calm[won] = np.where(value[won] - last[won] < enough, calm[won] + 1, 0)
         last[won] = value[won]
         given_up[won] = (spent[won] >= _LONG) & (value[won] - first[won] < near)
-        alive[won] = (calm[won] < 2) & ~given_up[won] & (np.abs(slope[won]).max(1) > 0)
+        alive[won] = (calm[won] < patience) & ~given_up[won] & (np.abs(slope[won]).max(1) > 0)
         stay, short = rows[~higher], (f - value[rows] - rise)[~higher]
         with np.errstate(all="ignore"):  # where a parabola through what is known has its top
             best = np.where(np.isfinite(short) & (short < 0), -0.5 * rise[~higher] / short, 0.1)
@@ -86,6 +87,29 @@ def climb(
         alive[stay] = length[stay] > 1e-12
         alive &= spent < budget
     return Climbs(x, value, spent, given_up, refused)
+
+
+def climb_elbo(look: Callable, mean: np.ndarray, scale: np.ndarray, noise: np.ndarray, budget: int) -> Climbs:
+    """Climb the ELBO of independent Gaussians, averaged over fixed draws, from the given means and scales, (n, d) each.
+
+    Unlike log p it has a top wherever the posterior has mass. `look` is that of log p; a point is (means, logarithms of
+    scales), in units of the natural gradient: where a scale is wide, its mean may go far.
+    """
+    draws, d = noise.shape
+
+    def height(x):
+        mean, log_scale = x[:, :d], x[:, d:]
+        with np.errstate(all="ignore"):  # what is not finite is told by the answer
+            wide = np.exp(log_scale)
+            value, slope = look((mean[:, None] + wide[:, None] * noise).reshape(-1, d))
+            value, slope = value.reshape(-1, draws), slope.reshape(-1, draws, d)
+            along = (slope * noise).mean(1) * wide + 1.0
+            return value.mean(1) + log_scale.sum(1), np.concatenate([slope.mean(1), along], 1)
+
+    units = lambda x: np.concatenate([np.exp(2.0 * x[:, d:]), np.full((len(x), d), 0.5)], 1)
+    begin = np.concatenate([mean, np.log(scale)], 1)
+    found = climb(height, begin, budget, enough=0.05, patience=10, metric=units)
+    return found._replace(gradients=draws * found.gradients)
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -97,7 +121,7 @@ def _uphill(slope: np.ndarray, reach: np.ndarray) -> np.ndarray:
     return (reach / np.maximum(np.linalg.norm(slope, axis=1), 1e-300))[:, None] * slope
 
 
-def _directions(slope, steps, changes, curvature, reach) -> np.ndarray:
+def _directions(slope, steps, changes, curvature, reach, unit) -> np.ndarray:
     """Give quasi-Newton directions of ascent (Nocedal's two loops); where nothing is known, `reach` along the slope."""
     known = curvature > 0
     inverse = np.where(known, 1.0 / np.where(known, curvature, 1.0), 0.0)
@@ -106,8 +130,8 @@ def _directions(slope, steps, changes, curvature, reach) -> np.ndarray:
     for i in some[::-1]:
         alpha[:, i] = _dot(steps[:, i], q) * inverse[:, i]
         q -= alpha[:, i, None] * changes[:, i]
-    size = _dot(changes[:, -1], changes[:, -1])  # the latest pair is the last
-    q *= np.where(known[:, -1], curvature[:, -1] / np.where(size > 0, size, 1.0), 1.0)[:, None]
+    size = _dot(changes[:, -1], unit * changes[:, -1])  # the latest pair is the last
+    q *= unit * np.where(known[:, -1], curvature[:, -1] / np.where(size > 0, size, 1.0), 1.0)[:, None]
     for i in some:
         q += (alpha[:, i] - _dot(changes[:, i], q) * inverse[:, i])[:, None] * steps[:, i]
-    return np.where(known.any(1)[:, None], q, _uphill(slope, np.minimum(reach, 1.0)))
+    return np.where(known.any(1)[:, None], q, _uphill(unit * slope, np.minimum(reach, 1.0)))

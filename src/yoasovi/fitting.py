@@ -28,7 +28,7 @@ from yoasovi.run.interrupts import Interrupts
 from yoasovi.run.nonfinite import Nonfinite, explain, search
 from yoasovi.run.progress import Progress
 from yoasovi.run.trace import Trace
-from yoasovi.start import COLD_TRUST, Begin, cold_start, own_start, prior_draw, take, warm_start
+from yoasovi.start import COLD_TRUST, Begin, Origin, cold_start, own_start, prior_draw, take, warm_start
 from yoasovi.stopping import StopReason
 from yoasovi.turns import ChainTurns, Limits, NaturalTurns, RunState, ScoreTurns, Turns, ValueTurns
 from yoasovi.verdict.diagnostics import Estimate, estimate
@@ -299,7 +299,7 @@ def _fresh(model: Model, turns: Turns, whole: Any, options: Options) -> tuple[Ru
     begin = _begin(model, turns, whole, options.seed, options.restarts)
     _check_start(model, begin.params)
     nonfinite = Nonfinite(log_p=begin.refused[0], gradient=begin.refused[1])
-    return turns.begin(begin.params, begin.trust), Trace(), Costs(begin.values, begin.gradients, nonfinite)
+    return turns.begin(begin.params, begin.trust, begin.origin), Trace(), Costs(begin.values, begin.gradients, nonfinite)
 
 
 def _begin(model: Model, turns: Turns, whole: Any, seed: int, lanes: int) -> Begin:
@@ -315,12 +315,13 @@ def _begin(model: Model, turns: Turns, whole: Any, seed: int, lanes: int) -> Beg
 
 def _restored(model: Model, turns: Turns, clock: Clock, options: Options, saved: Saved, folder: Path):
     """Go on: give the same as `_fresh`, as a checkpoint has it, and when the loop began."""
+    flat = np.zeros((options.restarts, model.density.dim))
     if isinstance(turns.family, Factorised):
         params = jax.tree.map(lambda x: np.stack([x] * options.restarts), turns.family.init(model, {}))
     else:
-        flat = np.zeros((options.restarts, model.density.dim))
         params = turns.family.init(flat, flat + 1.0, stream(0, Purpose.LOADINGS))
-    state = saved.state(turns.begin(params, np.full(options.restarts, COLD_TRUST)), folder)
+    origin = Origin(flat, flat + 1.0, np.zeros(options.restarts, bool)) if isinstance(turns, NaturalTurns) else None
+    state = saved.state(turns.begin(params, np.full(options.restarts, COLD_TRUST), origin), folder)
     # More steps may be allowed than before.
     more = (state.reason == StopReason.MAX_STEPS) & (state.step < options.max_steps)
     state = state._replace(reason=np.where(more, int(StopReason.RUNNING), state.reason))

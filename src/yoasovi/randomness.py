@@ -48,6 +48,8 @@ class Purpose(IntEnum):
     SHARES = 30  # of modes: draws by which they are weighed, (mode, block)
     PARTS = 31  # how many draws each part of a mixture gives, their order; (part,) their seeds
     LABELS = 32  # points at which labels are swapped
+    FAR_START = 33  # fixed draws on which an ELBO is climbed
+    MEND = 34  # a seed of its own for what mending looks at, so that the verdict looks elsewhere
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

@@ -27,11 +27,20 @@ COLD_TRUST, WARM_TRUST = 16.0, 1e4
 _PAIRS = 64  # on which a climbed start is judged
 
 
+class Origin(NamedTuple):
+    """Where natural steps set out, and whether to climb an ELBO from there before anything else; lanes lead."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+    far: np.ndarray
+
+
 class Begin(NamedTuple):
     """Starts of all lanes, and what they cost."""
 
     params: Any
     trust: np.ndarray
+    origin: Origin | None = None
     values: int = 0
     gradients: int = 0
     refused: tuple[int, int] = (0, 0)  # looks at which log p, or only its gradient, was not finite
@@ -133,8 +142,9 @@ def cold_start(model: Model, family: Any, seed: int, lanes: int = 1) -> Begin:
 def warm_start(model: Model, kernels: Any, family: Any, seed: int, lanes: int = 1, budget: int = 100) -> Begin:
     """Climb log p from the cold start; take the place found, narrowly, only if the ELBO gains on common draws.
 
-    What is climbed, and judged, is log p of all the data, also where windows look at minibatches: the top of a single
-    minibatch can be many posterior standard deviations away, and the way back costs more.
+    Where it does not (a hierarchy's log p can rise for ever as a scale goes to zero) the posterior may be far. What is
+    climbed, and judged, is log p of all the data, also where windows look at minibatches: the top of a single minibatch can
+    be many posterior standard deviations away, and the way back costs more.
     """
     centre, scale = places(model, seed, lanes)
     rng = stream(seed, Purpose.LOADINGS)
@@ -154,9 +164,10 @@ def warm_start(model: Model, kernels: Any, family: Any, seed: int, lanes: int = 
     gain = judge.gained(tally)
     better = worth & (gain.mean > 0)
     params = jax.tree.map(lambda a, b: np.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b), warm, cold)
-    lost = (int(found.refused[0]) + int(gain.nonfinite.sum()), int(found.refused[1]))
+    lost = (int(found.refused[0].sum() + gain.nonfinite.sum()), int(found.refused[1].sum()))
     trust = np.where(better, WARM_TRUST, COLD_TRUST)
-    return Begin(params, trust, 2 * int(tally.drawn.sum()), int(found.gradients.sum()), lost)
+    origin = Origin(centre, _COLD_SCALE * scale, ~better)
+    return Begin(params, trust, origin, 2 * int(tally.drawn.sum()), int(found.gradients.sum()), lost)
 
 
 def take(tree: Any, lanes: Any) -> Any:

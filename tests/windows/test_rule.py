@@ -8,7 +8,7 @@ import pytest
 from yoasovi.families import FullRank, MeanField
 from yoasovi.windows.judge import Gain
 from yoasovi.windows.rule import Window, WindowControl
-from yoasovi.windows.state import LINE, SCALES, STEPS, Forecast, Setting
+from yoasovi.windows.state import CLIMB, LINE, SCALES, STEPS, Forecast, Setting
 
 
 @pytest.mark.parametrize("name", ["tolerance", "step", "first", "pairs", "longest"])
@@ -21,8 +21,9 @@ def situations(rng, lanes):
     """Make up what a window may meet, wild things included."""
     pick = lambda *x: rng.choice(np.array(x), lanes)
     control = WindowControl(
-        pick(SCALES, LINE, STEPS), 2 * rng.integers(8, 600, lanes), pick(0.01, 0.1, 0.3, 1.0, 1.5), pick(4.0, 16.0, 1e4),
-        pick(0.1, 0.4, 6.4), rng.integers(0, 4, lanes), rng.integers(0, 70, lanes), rng.integers(0, 4, lanes),
+        pick(SCALES, LINE, STEPS, CLIMB), 2 * rng.integers(8, 600, lanes), pick(0.01, 0.1, 0.3, 1.0, 1.5),
+        pick(4.0, 16.0, 1e4), pick(0.1, 0.4, 6.4), rng.integers(0, 4, lanes), rng.integers(0, 70, lanes),
+        rng.integers(0, 4, lanes), rng.integers(0, 2, lanes),
     )  # fmt: skip
     gains = [
         Gain(
@@ -102,3 +103,25 @@ def test_a_line_settles_by_what_its_step_leaves_and_creeps_no_further_along_a_be
     assert after_line(straight, 512, 0.06, 0.03, 0.01).control.kind == LINE  # nearly there
     assert after_line(straight, 512, 0.3, 0.1, 0.01).control.kind == STEPS
     assert after_line(funnel, 256, 0.2, 0.2, 0.2).control.kind == STEPS  # it gains, but bends
+
+
+def test_a_climb_is_tried_once_before_steps_unless_the_posterior_is_straight():
+    rule, setting = Window(), Setting(5, FullRank())
+    control = rule.init(setting, 3, 16.0)._replace(kind=np.full(3, LINE), failures=np.full(3, 1))
+    control = rule.with_climb(control, np.zeros(3, bool))
+    control = control._replace(climbs=np.array([1, 1, 0]))
+    flat = Gain(np.zeros(3), np.full(3, 0.01), np.zeros(3), np.full(3, 0.5), np.full(3, 64), np.zeros(3, int))
+    forecast = Forecast(np.zeros(3), np.array([5.0, 0.001, 5.0]), np.full(3, 1e-4))
+    ruled = lambda control, gain: rule.rule(
+        setting, control, gain, flat, forecast, np.ones(3, bool), np.zeros(3), np.full(3, 0.5), np.ones(3, int)
+    )
+    after = ruled(control, flat).control
+    assert after.kind.tolist() == [CLIMB, STEPS, STEPS] and (after.climbs[0], after.size[0]) == (0, 16)
+    climbing = after._replace(kind=np.full(3, CLIMB), windows=np.full(3, 7))
+    better = ruled(climbing, flat._replace(mean=np.full(3, 9.0), wins=np.ones(3)))
+    assert (better.control.kind == SCALES).all() and better.accept.all() and not better.settled.any()
+    worse = ruled(climbing, flat._replace(mean=np.full(3, -9.0), wins=np.zeros(3)))
+    assert (worse.control.kind == STEPS).all() and worse.rollback.all()
+    first = rule.with_climb(rule.init(setting, 3, 16.0), np.ones(3, bool))
+    refused = ruled(first, flat._replace(mean=np.full(3, -9.0), wins=np.zeros(3)))
+    assert (first.kind == CLIMB).all() and (refused.control.kind == SCALES).all() and (refused.control.climbs == 0).all()

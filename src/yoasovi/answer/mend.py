@@ -17,6 +17,7 @@ from yoasovi.answer.summary import Mended
 from yoasovi.families import Gaussian
 from yoasovi.fitting import fit as fit_again
 from yoasovi.model import reparameterisations
+from yoasovi.randomness import Purpose, stream
 from yoasovi.verdict import looks
 from yoasovi.verdict.findings import Thresholds
 from yoasovi.verdict.inquiry import funnel_of
@@ -40,12 +41,17 @@ def _cost(fit: Any) -> int:
     return int(fit.num_gradients + fit.num_values)
 
 
+def _seed(fit: Fit) -> int:
+    """Give a seed for looks, so that those of the verdict are elsewhere."""
+    return int(stream(fit.seed, Purpose.MEND).integers(2**62))
+
+
 def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
     """Try non-centred forms where scales of sites depend on other sites and the answer is poor for it."""
     if fit.model.centring is None:
         return fit
     pairs = looks.Effort.of(fit, None, None).pairs
-    pair = funnel_of(fit.model, looks.scores(fit, pairs, fit.seed), Thresholds())
+    pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
     if pair is None or (verdict := fit.judged()).grade != "poor":
         return fit
     best, notes, spent, values, gradients = fit, [], 0, verdict.num_values, verdict.num_gradients
@@ -68,8 +74,8 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
 
 def _by_modes(fit: Fit, most: int) -> Fit:
     """Try what climbs from scattered starts find beside q."""
-    effort = looks.Effort.of(fit, None, None)
-    seen = looks.search(fit, effort, seed=fit.seed, far=looks.wide(fit, None, effort.draws, fit.seed).far)
+    effort, seed = looks.Effort.of(fit, None, None), _seed(fit)
+    seen = looks.search(fit, effort, seed=seed, far=looks.wide(fit, None, effort.draws, seed).far)
     if not promising(seen):
         return fit
     before = fit.num_values, fit.num_gradients

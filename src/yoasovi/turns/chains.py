@@ -29,7 +29,7 @@ class ScoreTurns(WindowTurns):
         super().__init__(*args)
         self.links = Links(self.kernels, self.method, self.family, self.limits)
 
-    def begin(self, params, trust):
+    def begin(self, params, trust, origin=None):
         link = self.links.begin(params)
         lanes = len(link.step)
         zero = np.zeros(lanes, int)
@@ -67,7 +67,7 @@ class ChainTurns(Turns):
         super().__init__(*args)
         self.links = Links(self.kernels, self.method, self.family, self.limits)
 
-    def begin(self, params, trust):
+    def begin(self, params, trust, origin=None):
         link = self.links.begin(params)
         zero = np.zeros(len(link.step), int)
         return RunState(

@@ -5,31 +5,36 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from yoasovi.climb import climb_elbo
 from yoasovi.kernels.looks import Rows, Scores
 from yoasovi.kernels.walk import DRAW, GRADIENT, LOG_P, Pace, Refused, Steps, Trip, nothing_refused, walk
-from yoasovi.randomness import Purpose, key_words, stream
+from yoasovi.randomness import Purpose, key_words, mirrored, stream
 from yoasovi.start import put, take
 from yoasovi.stopping import StopReason
 from yoasovi.turns.state import Journey, RunState, finite_lanes, in_lanes, pick
 from yoasovi.turns.windows import WindowTurns
-from yoasovi.windows.state import LINE, STEPS, Forecast, Plan
+from yoasovi.windows.state import CLIMB, LINE, SCALES, STEPS, Forecast, Plan
+
+_MOST_LOOKS = 250  # of a climb of the ELBO
 
 
 class NaturalTurns(WindowTurns):
     """Lines through scores while q stands still, then windows of natural steps."""
 
-    def begin(self, params, trust):
+    def begin(self, params, trust, origin=None):
         lanes, dim = params.mean.shape
         size = self.family.noise_size(self.kernels.density)
         still = self.family.natural(take(params, 0), np.zeros(size), np.zeros(dim))
         velocity = jax.tree.map(lambda x: np.zeros((lanes, *x.shape), x.dtype), still)
         anchor = self.kernels.anchor(params.mean) if self.setting.batched else None
-        zero = np.zeros(lanes, int)
+        zero, control = np.zeros(lanes, int), self.rule.init(self.setting, lanes, trust)
+        if origin is not None and anchor is None:  # with minibatches, sixteen looks at all the data are too many
+            control = self.rule.with_climb(control, origin.far)
         return RunState(
             params, params, Pace(velocity, np.zeros((lanes, dim)), np.zeros(lanes)), np.full(lanes, np.nan),
-            self.rule.init(self.setting, lanes, trust), in_lanes(self.method.stopping.init(), lanes), anchor,
+            control, in_lanes(self.method.stopping.init(), lanes), anchor,
             zero, zero, zero, zero + (anchor is not None), nothing_refused(np.zeros((lanes, dim)), lanes),
-            zero + int(StopReason.RUNNING),
+            zero + int(StopReason.RUNNING), None if origin is None else (origin.mean, origin.scale),
         )  # fmt: skip
 
     def travel(self, state, plan, place):
@@ -53,12 +58,13 @@ class NaturalTurns(WindowTurns):
             keyed = None if rows is None else Rows(rows.keys[some][:, :count], take(rows.anchor, some))
             return noise[some][:, :count], keyed
 
-        standing = [some for some in groups if plan.kind[some[0]] != STEPS]
+        of_kind = lambda *kinds: [some for some in groups if plan.kind[some[0]] in kinds]
+        standing, stepping, climbing = of_kind(SCALES, LINE), of_kind(STEPS), of_kind(CLIMB)
         seen = self.kernels.scores_of([(take(state.params, some), *cut(some)) for some in standing]) if standing else []
         done = [self._lined(take(state, x), take(plan, x), cut(x)[0], y) for x, y in zip(standing, seen, strict=True)]
-        stepping = [some for some in groups if plan.kind[some[0]] == STEPS]
         done += [self._stepped(take(state, some), take(plan, some), *cut(some)) for some in stepping]
-        order = np.argsort(np.concatenate([*standing, *stepping]))
+        done += [self._climbed(take(state, some), take(plan, some), place) for some in climbing]
+        order = np.argsort(np.concatenate([*standing, *stepping, *climbing]))
         return jax.tree.map(lambda *x: np.concatenate(x)[order], *done)
 
     def _lined(self, state: RunState, plan: Plan, noise: np.ndarray, seen: Scores) -> Journey:
@@ -94,6 +100,24 @@ class NaturalTurns(WindowTurns):
             counts, run, choose(kind[rows, last], state.refused.kind), choose(state.step + last, state.refused.step),
             choose(theta[rows, last], state.refused.theta),
         ), bad.sum(1)  # fmt: skip
+
+    def _climbed(self, state: RunState, plan: Plan, place: int) -> Journey:
+        """Begin anew: climb the ELBO of independent Gaussians on fixed draws."""
+        seed, (mean, scale) = self.limits.seed, state.origin
+        noise = mirrored(stream(seed, Purpose.FAR_START, place), int(plan.size.max()), mean.shape[1])
+        noise /= np.sqrt((noise**2).mean(0))  # then scales are as exact as on many draws
+        found = climb_elbo(self.kernels.point, mean, scale, noise, _MOST_LOOKS)
+        top, log_scale = np.split(found.top, 2, axis=1)
+        candidate = self.family.init(top, np.exp(log_scale), stream(seed, Purpose.LOADINGS, place))
+        counts = state.refused.counts.copy()
+        counts[:, LOG_P] += found.refused[0]
+        counts[:, GRADIENT] += found.refused[1]
+        zero = np.zeros_like(plan.size)
+        none = 0.0 * plan.length
+        return Journey(
+            candidate, state.params, state.memory, Forecast(none, none, none), state.refused._replace(counts=counts), zero,
+            zero, found.gradients,
+        )  # fmt: skip
 
     def _stepped(self, state: RunState, plan: Plan, noise: np.ndarray, rows: Rows | None) -> Journey:
         zero = np.zeros_like(plan.size)

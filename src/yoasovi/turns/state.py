@@ -11,6 +11,7 @@ import numpy as np
 from yoasovi.kernels.walk import Refused
 from yoasovi.methods import Method
 from yoasovi.model.minibatch import Anchor
+from yoasovi.start import Origin
 from yoasovi.windows.state import Setting
 
 
@@ -33,6 +34,8 @@ class RunState(NamedTuple):
     refused: Refused  # draws that were not finite
     # output
     reason: np.ndarray
+    # constant
+    origin: Any = None  # means and scales from which an ELBO may be climbed
 
 
 class TurnRow(NamedTuple):
@@ -80,7 +83,7 @@ class Turns(ABC):
         self.family, self.rule = setting.family, method.acceptance
 
     @abstractmethod
-    def begin(self, params: Any, trust: np.ndarray) -> RunState:
+    def begin(self, params: Any, trust: np.ndarray, origin: Origin | None = None) -> RunState:
         """Give the state before the first turn."""
 
     @abstractmethod

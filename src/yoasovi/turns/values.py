@@ -24,7 +24,7 @@ class ValueTurns(WindowTurns):
         super().__init__(*args)
         self.layout = self.kernels.layout()
 
-    def begin(self, params, trust):
+    def begin(self, params, trust, origin=None):
         lanes = len(jax.tree.leaves(params)[0])
         memory = in_lanes(nothing_known(self.layout), lanes)
         theta = self.kernels.blank_draw(lanes)

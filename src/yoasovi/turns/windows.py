@@ -77,7 +77,7 @@ class WindowTurns(Turns):
         reason = np.select(conditions, [int(r) for r in reasons], int(StopReason.RUNNING))
         new = RunState(
             params, incumbent, memory, ruling.yardstick, ruling.control, patience, state.anchor, step, state.turn + 1,
-            state.values + journey.values, state.gradients + journey.gradients, refused, reason,
+            state.values + journey.values, state.gradients + journey.gradients, refused, reason, state.origin,
         )  # fmt: skip
         new = new._replace(params=self.departed(new, reason == StopReason.RUNNING))
         return self._anchored(new)
@@ -101,9 +101,12 @@ class WindowTurns(Turns):
             noise = self.noise(rng, shape)
             rows = None if anchor is None else Rows(key_words(keys, shape[:2]), take(anchor, lanes))
             pairs = self.kernels.pairs(take(new, lanes), take(old, lanes), noise, rows)
-            tally = put(tally, lanes, judge.add(take(tally, lanes), *pairs))
-            lanes = lanes[(tally.drawn[lanes] < most[lanes]) & ~judge.sure(take(tally, lanes), block=block)]
-        return judge.gained(tally)
+            with np.errstate(over="ignore", invalid="ignore"):  # a gain whose square overflows is one of undecided size
+                tally = put(tally, lanes, judge.add(take(tally, lanes), *pairs))
+                unsure = ~judge.sure(take(tally, lanes), block=block)
+            lanes = lanes[(tally.drawn[lanes] < most[lanes]) & unsure]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return judge.gained(tally)
 
     def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Give independent noise of the family's own kind."""

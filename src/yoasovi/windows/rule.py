@@ -19,6 +19,7 @@ from yoasovi.tempering import Logarithmic, Tempering
 from yoasovi.windows.judge import Gain, decide
 from yoasovi.windows.state import (
     CANDIDATE,
+    CLIMB,
     END,
     INCUMBENT,
     LINE,
@@ -48,6 +49,7 @@ class WindowControl(NamedTuple):
     failures: Any  # of the line, in a row
     windows: Any  # so far in this kind
     asked: Any  # how often a line was turned to
+    climbs: Any  # of an ELBO that may still be tried
 
 
 class Outcome(NamedTuple):
@@ -113,7 +115,8 @@ class Window:
         return 2 * self.longest if setting.family.line_size(dim) else min(max(self.longest, dim), 2 * self.longest)
 
     def init(self, setting, lanes, trust):
-        one = np.ones(lanes)
+        xp = space(trust)
+        one = xp.ones(lanes)
         start = self._first_steps(setting, one)
         if not self.lines or not setting.family.lines_pay(setting.dim):
             return start
@@ -121,8 +124,17 @@ class Window:
         # At the top of log p a whole line gives all of its curvature; scales alone could not tell it from correlations.
         top = (trust * one >= _AT_THE_TOP) & (0 < size <= 8 * self.first)
         return start._replace(
-            kind=np.where(top, LINE, SCALES), size=np.where(top, size, self.first * whole), length=one, trust=trust * one
+            kind=xp.where(top, LINE, SCALES), size=xp.where(top, size, self.first * whole), length=one, trust=trust * one
         )
+
+    def with_climb(self, control: WindowControl, now: Any) -> WindowControl:
+        """Allow a climb of the ELBO: before all else where `now` says so, and elsewhere when lines have failed."""
+        later = control._replace(climbs=control.climbs + 1)
+        return choose(now, self._to_climb(control), later)
+
+    def _to_climb(self, control: WindowControl) -> WindowControl:
+        none = 0 * control.kind
+        return control._replace(kind=none + CLIMB, size=none + self.first, length=0.0 * control.length + 1.0, climbs=none)
 
     def _first_steps(self, setting: Setting, like: Any) -> WindowControl:
         """Begin with windows of natural steps; `like` is an array of ones with the shape of the lanes."""
@@ -130,7 +142,7 @@ class Window:
         size = max(4 * self.first, 2 * int(1.5 / length))  # long enough to get somewhere
         whole = like.astype(int)
         return WindowControl(
-            STEPS * whole, size * whole, length * like, like, _CAP * like, 0 * whole, 0 * whole, 0 * whole
+            STEPS * whole, size * whole, length * like, like, _CAP * like, 0 * whole, 0 * whole, 0 * whole, 0 * whole
         )
 
     def plan(self, control):
@@ -147,7 +159,7 @@ class Window:
 
     def rule(self, setting, control, gain: Gain, noise: Gain, forecast: Forecast, sound, yardstick, luck, t) -> Ruling:
         """Rule on a turn: `gain` over the incumbent, `noise` the gain of the average over the window's end."""
-        xp, stepping = space(gain.mean), control.kind == STEPS
+        xp, stepping, climbing = space(gain.mean), control.kind == STEPS, control.kind == CLIMB
         gain = gain._replace(mean=xp.where(sound, gain.mean, -xp.inf), se=xp.where(sound, gain.se, 0.0))
         flat = max(self.flat, setting.dim / 3000)
         strictness = xp.zeros_like(gain.mean) + self.tempering.strictness(self.tempering.init(), t)
@@ -165,11 +177,11 @@ class Window:
         settled = settled | (quiet & seen.small & ~seen.worse & (control.length * control.size >= 3.0))
         lined, lines_settled = self._after_line(control, setting, forecast, seen)
         resume = xp.where(seen.better & (noise.mean < 0), END, CANDIDATE)
-        new = choose(stepping, stepped, lined)
+        new = choose(climbing, self._after_climb(control, setting, found.accept), choose(stepping, stepped, lined))
         return Ruling(
             accept=found.accept, rollback=seen.worse, resume=xp.where(stepping & ~seen.worse, resume, INCUMBENT),
             missed=stepping & seen.small & ~seen.worse & travelled, progressed=seen.better & ~seen.small,
-            settled=xp.where(stepping, settled, lines_settled), stuck=stepping & (new.length < 1e-7),
+            settled=xp.where(stepping, settled, lines_settled & ~climbing), stuck=stepping & (new.length < 1e-7),
             yardstick=xp.where(found.accept, gain.elbo, yardstick), elbo=gain.elbo, gain=gain.mean, gain_se=gain.se,
             strictness=strictness, control=new,
         )  # fmt: skip
@@ -193,6 +205,12 @@ class Window:
             size=size, length=xp.minimum(length, self.longest_step), cap=xp.clip(cap, _CAP, _LOOSEST_CAP),
             windows=control.windows + 1,
         )  # fmt: skip
+
+    def _after_climb(self, control: WindowControl, setting: Setting, accepted: Any) -> WindowControl:
+        """Begin with lines, unless they have failed from where the climb could not lead away."""
+        xp = space(control.length)
+        first = self.init(setting, len(control.length), xp.where(accepted, 16.0, control.trust))
+        return choose(~accepted & (control.windows > 0), self._first_steps(setting, xp.ones_like(control.length)), first)
 
     def _after_line(self, control: WindowControl, setting: Setting, forecast: Forecast, seen: Outcome):
         """Adapt length and trust by what the line promised, and move on to the next kind when it stops paying."""
@@ -253,7 +271,8 @@ class Window:
             kind=none + SCALES, size=none + self.first, length=one, trust=16.0 * one, failures=none, windows=none
         )
         far = (signal + noise > 10.0 * (1 + dim)) & (control.asked < 3)
-        after_line = choose(far, to_scales, to_steps)
-        after_scales = to_line if full_size else to_steps
-        done = choose(full, after_line, after_scales)
+        # Before steps take over: a posterior that bends looks flat from places far off, and another may be better.
+        astray = (control.climbs > 0) & ~(straight & (signal + noise < 4.0 * self.tolerance))
+        onwards = choose(astray, self._to_climb(here), to_steps)
+        done = choose(full, choose(far, to_scales, onwards), to_line if full_size else onwards)
         return choose(xp.where(full, line_done, scales_done), done, here), settled

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol
 
 from yoasovi.arrays import space
 
-# Kinds of window: q stands still while a line is fitted to its scores or values, and moves with every draw in STEPS.
-SCALES, LINE, STEPS, VALUES = 0, 1, 2, 3
+# Kinds of window: q stands still while a line is fitted to its scores or values, moves with every draw in STEPS, and begins
+# anew in CLIMB, on fixed draws.
+SCALES, LINE, STEPS, VALUES, CLIMB = 0, 1, 2, 3, 4
 # Where the next turn starts.
 INCUMBENT, CANDIDATE, END = 0, 1, 2
 
