@@ -158,7 +158,9 @@ def test_the_search_begins_where_the_prior_says_most_of_the_data():
     def log_likelihood(p, d):
         return dist.Normal(jnp.sin(p["w"] * d["t"]), 0.3).log_prob(d["y"])
 
-    model = yo.Model(prior={"w": dist.TruncatedNormal(4.0, 3.0, low=0.0)}, log_likelihood=log_likelihood, data={"t": t, "y": y})
+    model = yo.Model(
+        prior={"w": dist.TruncatedNormal(4.0, 3.0, low=0.0)}, log_likelihood=log_likelihood, data={"t": t, "y": y}
+    )
     found = []
     for seed in range(4):
         fit = quick(model, seed)

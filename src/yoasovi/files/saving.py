@@ -267,9 +267,9 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     parts = [_part(head, arrays, k, model) for k, head in enumerate(header.get("parts", []))]
     params = _params(header, arrays, density)
     if isinstance(family, Mixture):
-        params = family.together(np.array([part.weight for part in parts]), [part.fit.params for part in parts])
-        for k, part in enumerate(parts):
-            part.fit.share = Share(family, params, k)
+        params = family.together(np.array([p.weight for p in parts]), [p.fit.params for p in parts])
+        for k, (_, _, one) in enumerate(parts):
+            one.share = Share(family, params, k)
     part = lambda head, names: {k: arrays[f"{head}.{i:04d}"] for i, k in enumerate(names)}
     draws, trace = part("draws", header["draws"]), part("trace", header["trace"])
     for head, columns in (("draws", draws), ("trace", trace)):
