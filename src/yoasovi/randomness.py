@@ -45,7 +45,7 @@ class Purpose(IntEnum):
     VERDICT_CHAINS = 27
     SHARES = 28  # of modes: draws by which they are weighed, (mode, block)
     PARTS = 29  # how many draws each part of a mixture gives, their order; (part,) their seeds
-    LABELS = 30  # points at which labels are swapped
+    LABELS = 30  # points at which labels are swapped: () of modes, (1,) of fits
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
