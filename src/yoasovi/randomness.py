@@ -47,7 +47,7 @@ class Purpose(IntEnum):
     REFINE_ROUND = 29  # keys of NUTS: (round,)
     SHARES = 30  # of modes: draws by which they are weighed, (mode, block)
     PARTS = 31  # how many draws each part of a mixture gives, their order; (part,) their seeds
-    LABELS = 32  # points at which labels are swapped
+    LABELS = 32  # points at which labels are swapped: () of modes, (1,) of fits
     FAR_START = 33  # fixed draws on which an ELBO is climbed
     MEND = 34  # a seed of its own for what mending looks at, so that the verdict looks elsewhere
 

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import yoasovi as yo
+from yoasovi.answer import modes
 from yoasovi.answer.modes import mend_modes
 from yoasovi.families import FullRank, LowRank, MeanField, Mixture, Share
 from yoasovi.randomness import stream
@@ -139,6 +141,15 @@ def test_modes_that_swap_labels_count_once():
     assert mend_modes(fit) is None
 
 
+def test_of_fits_that_swap_labels_one_is_kept():
+    """Begun in either order, both fits are right, and only one is needed."""
+    model = two_components(dist.Normal(np.zeros(2), 5.0).to_event(1))
+    ends = [quick(replace(model, start=lambda key, mu=mu: {"mu": jnp.array(mu)})) for mu in ([-2.0, 2.0], [2.0, -2.0])]
+    assert ends[0].params.mean[0] * ends[1].params.mean[0] < 0
+    kept, looked = modes._distinct(ends)
+    assert len(kept) == 1 and looked > 0
+
+
 def test_modes_that_labels_do_not_explain_are_modes():
     """Priors that differ by component: the same swap changes log p, and both orders have mass."""
     fit = quick(two_components(dist.Normal(np.array([-1.0, 1.0]), 5.0).to_event(1)))
@@ -158,8 +169,9 @@ def test_the_search_begins_where_the_prior_says_most_of_the_data():
     def log_likelihood(p, d):
         return dist.Normal(jnp.sin(p["w"] * d["t"]), 0.3).log_prob(d["y"])
 
-    prior = {"w": dist.TruncatedNormal(4.0, 3.0, low=0.0)}
-    model = yo.Model(prior=prior, log_likelihood=log_likelihood, data={"t": t, "y": y})
+    model = yo.Model(
+        prior={"w": dist.TruncatedNormal(4.0, 3.0, low=0.0)}, log_likelihood=log_likelihood, data={"t": t, "y": y}
+    )
     found = []
     for seed in range(4):
         fit = quick(model, seed)

@@ -15,6 +15,7 @@ from yoasovi.kernels.looks import PartKernels
 from yoasovi.model import Model, Params
 from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.verdict.findings import Thresholds
+from yoasovi.verdict.labels import Relabelling
 from yoasovi.verdict.looks import Search
 
 _ROUNDS = 2  # of looking for modes: from a better one others may be seen
@@ -42,9 +43,10 @@ def mend_modes(fit: Fit, most: int | None = None) -> Fit | None:
             break
         more = [_from(fit, place) for place in places]
         tried += more
-        fits = _distinct([*fits, *more])
+        fits, looked = _distinct([*fits, *more])
         weights = weigh(fits)
-        values, gradients = values + verdict.num_values + weights.num_values, gradients + verdict.num_gradients
+        values += verdict.num_values + looked + weights.num_values
+        gradients += verdict.num_gradients
         answer = _answer(fits, weights)
         _charge(answer, tried, values, gradients)
     if len(tried) == 1 or answer.params is not fit.params:
@@ -95,13 +97,15 @@ class Weights(NamedTuple):
     num_values: int
 
 
-def _distinct(fits: list[Fit]) -> list[Fit]:
-    """Keep the best fit of each mode, the best first."""
-    kept: list[Fit] = []
+def _distinct(fits: list[Fit]) -> tuple[list[Fit], int]:
+    """Keep the best fit of each mode, the best first, one of those that only swap labels; also the values it took."""
+    kept: list[tuple[Fit, Relabelling]] = []
     for one in sorted(fits, key=lambda f: -f.elbo.value):
-        if np.isfinite(one.elbo.value) and all(_apart(one, other) > _SAME for other in kept):
-            kept.append(one)
-    return kept
+        mean, frame = (x[0] for x in one.family.frame(one.lane))
+        same = (_apart(one, q) <= _SAME or labels.swapped(q.params.mean, mean) for q, labels in kept)
+        if np.isfinite(one.elbo.value) and not any(same):
+            kept.append((one, Relabelling(one.model, one.kernels, frame, stream(one.seed, Purpose.LABELS, 1))))
+    return [one for one, _ in kept], sum(labels.num_values for _, labels in kept)
 
 
 def _apart(a: Fit, b: Fit) -> float:

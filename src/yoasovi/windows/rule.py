@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from yoasovi.arrays import space
 from yoasovi.errors import positive_integer, positive_number
 from yoasovi.tempering import Logarithmic, Tempering
