@@ -150,9 +150,10 @@ def main():
         "Medians over seeds; mended figures hold all that was tried, verdicts included; seconds are wall clock, with the "
         "verdicts. Wrong yet good: seeds for which a fit, mended or not, was wrong and graded good."
     )
+    more = " --more FILE.py" if args.more else ""
     if args.more:
         notes += " Rows after the fourth are of FILE.py, whose data are not in this repository."
-    head = f"`python benchmarks/modes.py --seeds {args.seeds}{' --more FILE.py' if args.more else ''}`, yoasovi {yo.__version__}"
+    head = f"`python benchmarks/modes.py --seeds {args.seeds}{more}`, yoasovi {yo.__version__}"
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "modes.md").write_text(f"{head}\n\n" + "\n".join(lines) + f"\n\n{notes}\n")
     print("\n".join(lines))
