@@ -187,12 +187,15 @@ def main():
     args.add_argument("--seeds", type=int, default=10)
     args.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args.add_argument("--models", nargs="*", help="only these ordinary models, and no known cases")
-    args.add_argument("--raw", type=Path, help="also write every fit as a line of JSON")
+    args.add_argument("--raw", type=Path, help="also write every ordinary fit as a line of JSON")
+    args.add_argument("--rows", type=Path, nargs="*", help="take ordinary fits from such files instead")
     args = args.parse_args()
     warnings.simplefilter("ignore")
     numpyro.enable_x64()
-    rows = []
-    for row in ordinary_rows(range(args.seeds), args.models):
+    rows = [json.loads(line) for path in args.rows or () for line in path.read_text().splitlines()]
+    place = list(ordinary.MODELS)
+    rows.sort(key=lambda row: (place.index(row["model"]), row["seed"]))
+    for row in ordinary_rows(range(args.seeds), args.models) if not rows else ():
         rows.append(row)
         print(f"{row['model']:<42}{row['seed']:>3} {row['grade']:<7} {'right' if row['right'] else '':<6}"
               f"{row['error']:.2f} {row['sd'][0]:.2f}-{row['sd'][2]:.2f}", flush=True)  # fmt: skip

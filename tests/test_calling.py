@@ -101,7 +101,7 @@ def test_a_start_from_the_prior_leaves_out_sites_whose_support_moves():
 
 def test_models_and_fits_are_shown_in_a_few_words():
     model = yo.models.LinearRegression(np.column_stack([X, X**2]), Y)
-    assert repr(model) == "Model(linear regression, 4 parameters: intercept, coefficients (2,), noise)"
+    assert repr(model) == "Model(linear regression, 4 parameters: intercept_at_means, coefficients (2,), noise)"
     assert "2 parameters, 30 latents of observations: mu (2, 1), z (30,)" in repr(yo.models.GaussianMixture(Y, 2))
     network = yo.models.NeuralNetwork(X[:, None], Y, (2, 2, 2, 2, 2))
     assert repr(network).endswith(", ...)") and len(repr(network)) < 200

@@ -41,7 +41,7 @@ def breaking(model):
     """The model, with a log density that is NaN at a share of all points; the share is data, so nothing is recompiled."""
     whole = model.log_likelihood
     return replace(
-        model, data={"whole": model.data, "share": np.array(0.0)},
+        model, data={"whole": model.data, "share": np.array(0.0)}, deterministics=None,
         log_likelihood=lambda p, d: jnp.where(unlucky(p, d["share"]), jnp.nan, whole(p, d["whole"])),
     )  # fmt: skip
 

@@ -335,12 +335,12 @@ def test_seconds_account_for_all_that_was_waited_for_each_stage_once(fit, tmp_pa
     begin = time.perf_counter()
     found = ask(model, progress=False)
     assert sum(found.seconds.stages.values()) == pytest.approx(found.seconds.total, rel=0.05)
-    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo"}
+    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo", "mend"}
     found.dic()  # samples
     found.sample(500)
     path = found.report(tmp_path / "timed.html")  # diagnoses
     wall = time.perf_counter() - begin
-    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo", "sample", "dic", "verdict", "report", "loo"}
+    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo", "mend", "sample", "dic", "verdict", "report", "loo"}
     assert sum(found.seconds.stages.values()) == pytest.approx(wall, rel=0.05)
     assert min(found.seconds.stages.values()) > 0
     assert re.search(r"[\d.]+ in all: model [\d.]+, start [\d.]+, windows [\d.]+, .*went into compiling", path.read_text())

@@ -337,7 +337,7 @@ def test_the_command_line_says_what_it_made_of_a_table_and_keeps_the_names(file)
     ]
     plain = CliRunner().invoke(app, [*args, "--columns", "age,sex", "--summary", "--no-verdict", "--prior-scale", "1"])
     assert "Column 'sex' is text; its coefficients compare 'male' with 'female'." in plain.stdout
-    assert f"coefficients[age] ~ Normal(loc=0, scale={CHOL.std() / AGE.std():.4g})" in plain.stdout.replace("\n", "")
+    assert f"coefficients[age] ~ Normal(loc=0, scale={CHOL.std() / AGE.std():.4g})" in " ".join(plain.stdout.split())
     assert "\ncoefficients[sex[male]]" in plain.stdout and "coefficients[0]" not in plain.stdout
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import time
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,8 +111,14 @@ def fit(
         return answer
     from yoasovi.answer.mend import can_mend, mended
 
-    with answer.waiting("mend"):
-        return mended(answer, options.progress) if can_mend(answer) else answer
+    if not can_mend(answer):
+        return answer
+    begin, spent, stages = time.perf_counter(), answer.seconds.total, dict(answer.seconds.stages)
+    better = mended(answer, options.progress)
+    waited = time.perf_counter() - begin
+    compiled = better.seconds.compile
+    better.seconds = Seconds(compiled, spent + waited - compiled, {**stages, "mend": waited})
+    return better
 
 
 def _asked(**given) -> dict[str, str]:

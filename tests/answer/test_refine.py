@@ -2,6 +2,7 @@
 
 import _thread
 import json
+import signal
 import threading
 from dataclasses import replace
 
@@ -150,7 +151,7 @@ def test_a_budget_ends_it_and_the_answer_says_so(fitted):
         fitted.refine(max_gradients=40, progress=False)
 
 
-def test_ctrl_c_gives_back_what_there_is(fitted, monkeypatch):
+def test_ctrl_c_gives_back_what_there_is(fitted, monkeypatch, request):
     rounds = []
 
     def pressed(self, said):
@@ -159,6 +160,8 @@ def test_ctrl_c_gives_back_what_there_is(fitted, monkeypatch):
             _thread.interrupt_main()
 
     monkeypatch.setattr(Rounds, "__call__", pressed)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     assert threading.current_thread() is threading.main_thread()
     ended = fitted.refine(ess=10**6, progress=False)
     assert ended.refined.stopped == "interrupted" and len(rounds) == 5 and "warming up" in rounds[0]

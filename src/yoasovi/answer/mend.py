@@ -64,6 +64,7 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         what = f"the scale of {pair[1]} depends on {pair[0]}"
         notes.append(Mended(what, description, bool(kept), float(gain), other.num_values, other.num_gradients))
         spent, values, gradients = spent + _cost(other), values + other.num_values, gradients + other.num_gradients
+        other.seconds = other.seconds._replace(compile=best.seconds.compile + other.seconds.compile)
         if not kept:
             continue
         best = replace(other, family_reason=fit.family_reason).looking_through(other.kernels)

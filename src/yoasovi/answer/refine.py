@@ -137,7 +137,7 @@ def expected_gradients(fit: Fit, chains: int = 8, ess: float = 400) -> int:
     """
     ratios = fit.log_ratio[np.isfinite(fit.log_ratio)]
     leapfrogs = 2 ** math.ceil(math.log2(1.0 + math.pi * fit.model.density.dim**0.25)) - 1
-    rounds = math.ceil(ess / chains * (1.0 + np.var(ratios)) / ROUND)
+    rounds = math.ceil(ess / chains * (1.0 + (np.var(ratios) if ratios.size else 0.0)) / ROUND)
     return chains * (_WARM_UP + rounds) * ROUND * leapfrogs
 
 

@@ -46,6 +46,11 @@ def summary(fit: Any, verdict: bool) -> str:
     if fit.refined is not None:
         lines.append(str(fit.refined))
     lines += told(fit.model)
+    return "\n".join([*lines, *table(fit)])
+
+
+def table(fit: Any) -> list[str]:
+    """Give the lines of the table of means, standard deviations and quantiles."""
     local = {s.name for s in fit.model.density.local_sites}
     each = (
         zip(fit.model.names(name, x.shape[1:]), x.reshape(len(x), -1).T, np.ravel(fit.mean_errors(x)), strict=True)
@@ -54,8 +59,8 @@ def summary(fit: Any, verdict: bool) -> str:
     )
     rows = list(islice(chain.from_iterable(each), _MOST_ROWS + 1))
     wide = max(20, *(len(label) + 2 for label, *_ in rows))
-    lines.append(f"{'':<{wide}}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}{'MC error':>12}")
+    lines = [f"{'':<{wide}}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}{'MC error':>12}"]
     for label, x, error in rows[:_MOST_ROWS]:
         numbers = "".join(f"{v:>12.4g}" for v in (x.mean(), x.std(), *np.quantile(x, [0.05, 0.95])))
         lines.append(f"{label:<{wide}}{numbers}{error:>12.2g}")
-    return "\n".join([*lines, "..."] if len(rows) > _MOST_ROWS else lines)
+    return [*lines, "..."] if len(rows) > _MOST_ROWS else lines

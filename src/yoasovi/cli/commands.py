@@ -222,8 +222,9 @@ def fit(
         with redirect_stdout(sys.stderr):
             answer.save(save)
     if summary and not json_:
-        table = answer.summary(verdict=False).splitlines()[3 + len(told(answer.model)) :]
-        print("\n".join(["", *table]), flush=True)
+        from yoasovi.answer.summary import table
+
+        print("\n".join(["", *table(answer)]), flush=True)
     if report_:
         with redirect_stdout(sys.stderr), quiet_warnings(), waiting("drawing the report", quiet):
             from yoasovi.report.html import write

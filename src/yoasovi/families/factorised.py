@@ -208,6 +208,9 @@ class Factorised:
     def lines_pay(self, dim):
         return False
 
+    def bend(self, dim):
+        return 1.5
+
     def line_size(self, dim):
         return 0
 

@@ -69,7 +69,8 @@ class GivenDraws:
         self.moments = Moments.of(self.x, size=fit.effective_size(DRAWS))
 
     def _flat(self, theta: np.ndarray) -> tuple[list[str], np.ndarray]:
-        found = self.fit.kernels.constrain(theta)
+        found = self.fit.kernels.constrain(theta, self.fit.model.deterministics)  # as `sample` does, with its program
+        found = {s.name: found[s.name] for s in self.fit.model.density.sites}
         names = [name for k, v in found.items() for name in self.fit.model.names(k, v.shape[1:])]
         return names, np.concatenate([np.asarray(v, float).reshape(len(v), -1) for v in found.values()], 1)
 

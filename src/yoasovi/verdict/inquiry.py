@@ -88,7 +88,8 @@ class _Inquiry:
         self.log_evidence = fit.elbo.value
         self.far: np.ndarray | None = None  # where heavy-tailed proposals found most of what q lacks
         self.sure = False  # whether the answer could be compared with something better,
-        self.fine = False  # and agreed with it
+        self.fine = False  # and agreed with it,
+        self.off = False  # or surely did not
         self.seen: looks.Search | None = None
 
     def everything(self) -> Iterator[Finding]:
@@ -186,6 +187,7 @@ class _Inquiry:
             text = "Importance weights of q's draws are all but equal: there is no difference to be seen."
             both = [f._replace(state=FINE, grade="good", sentence=text) if f.state == UNKNOWN else f for f in both]
         self.sure, self.fine = True, all(f.state == FINE for f in both)
+        self.off = any(f.state == AGAINST for f in both)
         yield from both
 
     def _even(self) -> float:
@@ -291,7 +293,7 @@ class _Inquiry:
         text = f"One sd of {pair[0]} changes the precision of {pair[1]} by that much: a funnel, which q cannot have."
         deep = abs(value) > self.limits.funnel
         # Where the draws are seen to be off as well, its neck hides more than can be measured.
-        return say("poor" if self.sure and not self.fine else "usable" if deep else "good", text, state=AGAINST)
+        return say("poor" if self.off else "usable" if deep else "good", text, state=AGAINST)
 
     def weights(self) -> Iterator[Finding]:
         """Importance weights of q's own draws; they cost a grade only where nothing better was to be had."""
