@@ -26,9 +26,9 @@ import yoasovi as yo
 
 GRADES = ("good", "usable", "poor", "failed")
 EXPLAINED = """\
-Posteriors of posteriordb (Magnusson, Bürkner, Vehtari 2023), read from the user's clone of github.com/stan-dev/posteriordb, in
-raw units, as NumPyro models: `benchmarks/real_models.py`, which has every one with reference draws and four without (†, judged
-by 20,000 draws of NumPyro's NUTS). Default method, `family="auto"`, seeds 0 to {last}.
+Posteriors of posteriordb (Magnusson, Bürkner, Vehtari 2023), read from the user's clone of github.com/stan-dev/posteriordb,
+in raw units, as NumPyro models: `benchmarks/real_models.py`, which has every one with reference draws and four without (†,
+judged by 20,000 draws of NumPyro's NUTS). Default method, `family="auto"`, seeds 0 to {last}.
 
 *gap*: best ELBO over the seeds minus that of the worst seed, on fresh draws; *near*: seeds within 0.3 nat of the best. The
 rest is judged on `fit.sample(4000)`, as users get it: with importance correction where q is visibly not the posterior.
@@ -104,7 +104,8 @@ def line(rows):
     grades = Counter(column("grade"))
     return (
         f"| {rows[0]['posterior']}{'' if rows[0]['official'] else ' †'} | {rows[0]['dim']} "
-        f"| {(column('gap') <= 0.3).sum()} | {column('gap').max():.2f} | {np.median(column('error')):.2f} ({column('error').max():.2f}) "
+        f"| {(column('gap') <= 0.3).sum()} | {column('gap').max():.2f} "
+        f"| {np.median(column('error')):.2f} ({column('error').max():.2f}) "
         f"| {column('low').min():.2f}, {np.median(column('middle')):.2f}, {column('high').max():.2f} "
         f"| {count('right')} | {count('loose')} | {median('gradients')} ({column('gradients').max():,}) "
         f"| {median('values')} | {median('correction')} | {' / '.join(str(grades[g]) for g in GRADES)} |"
@@ -142,7 +143,7 @@ def page(rows, command, seeds):
     title = f"# Real posteriors, {seeds} seed{'s' if seeds > 1 else ''} each"
     return "\n".join([
         title, "", f"`{command}`, yoasovi {yo.__version__}, {libraries}", "", EXPLAINED.format(last=seeds - 1), head, *lines,
-        "", f"All {len(names)}: {totals(rows)}", "",
+        "", f"{len(names)} posteriors, {totals(rows)}", "",
     ])  # fmt: skip
 
 
@@ -156,8 +157,6 @@ def main():
     folder = args.folder if (args.folder / "posteriors").is_dir() else args.folder / "posterior_database"
     if not (folder / "posteriors").is_dir():
         parser.error(f"FOLDER must be a clone of github.com/stan-dev/posteriordb; {args.folder} has no posterior_database.")
-    warnings.simplefilter("ignore")
-    numpyro.enable_x64()
     only = "" if args.only == list(FORMS) else f" --only {' '.join(args.only)}"
     command = f"python benchmarks/posteriordb.py FOLDER --seeds {args.seeds}{only}"
     args.out.mkdir(parents=True, exist_ok=True)
@@ -169,4 +168,6 @@ def main():
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    numpyro.enable_x64()
     main()

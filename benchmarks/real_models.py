@@ -58,21 +58,19 @@ def nes(d):
     return linear(d["partyid7"], d["real_ideo"], d["race_adj"], *ages, d["educ1"], d["gender"], d["income"])
 
 
+BUSH = ("diam1", "diam2", "canopy_height", "total_height", "density")
+
+
 def logmesquite(*names):
-    """Regression of log weight on some sizes of the bushes and on their group."""
+    """Regression of log weight on logs of some sizes of the bushes and on their group."""
 
     def form(d):
-        known = {k: np.log(v) for k, v in d.items() if k not in ("N", "group")}
+        known = {k: np.log(d[k]) for k in BUSH} | {"group": d["group"]}
         area = known["diam1"] + known["diam2"]
         known |= {"area": area, "volume": area + known["canopy_height"], "shape": known["diam1"] - known["diam2"]}
-        return linear(known["weight"], *(d["group"] if k == "group" else known[k] for k in names))
+        return linear(np.log(d["weight"]), *(known[k] for k in names))
 
     return form
-
-
-def mesquite(d):
-    names = ("diam1", "diam2", "canopy_height", "total_height", "density", "group")
-    return linear(d["weight"], *(d[k] for k in names))
 
 
 def kilpisjarvi(d):
@@ -363,8 +361,8 @@ FORMS = {
     "earnings-logearn_logheight_male": lambda d: linear(np.log(d["earn"]), np.log(d["height"]), d["male"]),
     "earnings-logearn_interaction": lambda d: crossed(np.log(d["earn"]), d["height"], d["male"]),
     "earnings-logearn_interaction_z": lambda d: crossed(np.log(d["earn"]), standardised(d["height"]), d["male"]),
-    "mesquite-mesquite": mesquite,
-    "mesquite-logmesquite": logmesquite("diam1", "diam2", "canopy_height", "total_height", "density", "group"),
+    "mesquite-mesquite": lambda d: linear(d["weight"], *(d[k] for k in (*BUSH, "group"))),
+    "mesquite-logmesquite": logmesquite(*BUSH, "group"),
     "mesquite-logmesquite_logvolume": logmesquite("volume"),
     "mesquite-logmesquite_logva": logmesquite("volume", "area", "group"),
     "mesquite-logmesquite_logvas": logmesquite("volume", "area", "shape", "total_height", "density", "group"),
