@@ -27,8 +27,8 @@ import yoasovi as yo
 GRADES = ("good", "usable", "poor", "failed")
 EXPLAINED = """\
 Posteriors of posteriordb (Magnusson, Bürkner, Vehtari 2023), read from the user's clone of github.com/stan-dev/posteriordb,
-in raw units, as NumPyro models: `benchmarks/real_models.py`, which has every one with reference draws and four without (†,
-judged by 20,000 draws of NumPyro's NUTS). Default method, `family="auto"`, seeds 0 to {last}.
+in raw units, as NumPyro models: `benchmarks/real_models.py`, which has every one with reference draws and four without.
+†: no draws in that clone, judged by 20,000 of NumPyro's NUTS{rhat}. Default method, `family="auto"`, seeds 0 to {last}.
 
 *gap*: best ELBO over the seeds minus that of the worst seed, on fresh draws; *near*: seeds within 0.3 nat of the best. The
 rest is judged on `fit.sample(4000)`, as users get it: with importance correction where q is visibly not the posterior.
@@ -56,13 +56,13 @@ def by_site(draws):
 
 
 def reference(folder, about, model, args):
-    """Means and sds by site, and whether they come from the database."""
+    """Means and sds by site; besides `rhat` where they do not come from the database."""
     name = about.get("reference_posterior_name")
     path = folder / "reference_posteriors/draws/draws" / f"{name}.json.zip"
     if not path.exists():
-        return ordinary.nuts(model, args, Path("out/truth/posteriordb") / f"{about['name']}.json"), False
+        return ordinary.nuts(model, args, Path("out/truth/posteriordb") / f"{about['name']}.json")
     draws = by_site(read(path))
-    return {"mean": {k: v.mean(0) for k, v in draws.items()}, "sd": {k: v.std(0) for k, v in draws.items()}}, True
+    return {"mean": {k: v.mean(0) for k, v in draws.items()}, "sd": {k: v.std(0) for k, v in draws.items()}}
 
 
 def measure(folder, name, seeds):
@@ -70,7 +70,7 @@ def measure(folder, name, seeds):
     about = json.loads((folder / "posteriors" / f"{name}.json").read_text())
     data = {k: np.asarray(v) for k, v in read(folder / "data/data" / f"{about['data_name']}.json.zip").items()}
     model, args = FORMS[name](data)
-    known, official = reference(folder, about, model, args)
+    known = reference(folder, about, model, args)
     door = yo.from_numpyro(model, *args)
     rows = []
     for seed in range(seeds):
@@ -83,7 +83,7 @@ def measure(folder, name, seeds):
         error, low, middle, high = ordinary.compared(draws, known)
         loose = error <= 0.1 and 0.9 <= middle <= 1.1
         rows.append({
-            "posterior": name, "official": official, "seed": seed, "dim": door.density.dim, "elbo": fit.elbo.value,
+            "posterior": name, "rhat": known.get("rhat"), "seed": seed, "dim": door.density.dim, "elbo": fit.elbo.value,
             "converged": bool(fit.converged), "error": error, "low": low, "middle": middle, "high": high, "loose": loose,
             "right": loose and low >= 0.8 and high <= 1.25, "grade": fit.diagnose().grade, "seconds": seconds, **spent,
         })  # fmt: skip
@@ -103,7 +103,7 @@ def line(rows):
     median = lambda key: f"{np.median(column(key)):,.0f}"
     grades = Counter(column("grade"))
     return (
-        f"| {rows[0]['posterior']}{'' if rows[0]['official'] else ' †'} | {rows[0]['dim']} "
+        f"| {rows[0]['posterior']}{' †' if rows[0]['rhat'] else ''} | {rows[0]['dim']} "
         f"| {(column('gap') <= 0.3).sum()} | {column('gap').max():.2f} "
         f"| {np.median(column('error')):.2f} ({column('error').max():.2f}) "
         f"| {column('low').min():.2f}, {np.median(column('middle')):.2f}, {column('high').max():.2f} "
@@ -131,8 +131,8 @@ def totals(rows):
     )
 
 
-def page(rows, command, seeds):
-    """The Markdown page."""
+def page(rows, command, seeds, asked):
+    """The Markdown page of as many as have been fitted of those asked for."""
     head = (
         "| posterior | parameters | near | gap | error, median (max) | sds | NUTS quality | loosely | gradients (max) "
         "| values | correction | graded |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|"
@@ -140,10 +140,12 @@ def page(rows, command, seeds):
     names = list(dict.fromkeys(row["posterior"] for row in rows))
     lines = [line([row for row in rows if row["posterior"] == name]) for name in names]
     libraries = ", ".join(f"{k} {version(k)}" for k in ("jax", "numpyro"))
+    rhats = [row["rhat"] for row in rows if row["rhat"]]
+    explained = EXPLAINED.format(last=seeds - 1, rhat=f", R-hat at most {max(rhats):.3f}" if rhats else "")
     title = f"# Real posteriors, {seeds} seed{'s' if seeds > 1 else ''} each"
     return "\n".join([
-        title, "", f"`{command}`, yoasovi {yo.__version__}, {libraries}", "", EXPLAINED.format(last=seeds - 1), head, *lines,
-        "", f"{len(names)} posteriors, {totals(rows)}", "",
+        title, "", f"`{command}`, yoasovi {yo.__version__}, {libraries}", "", explained, head, *lines,
+        "", f"{len(names)} of {asked} posteriors, {totals(rows)}", "",
     ])  # fmt: skip
 
 
@@ -163,7 +165,8 @@ def main():
     rows = []
     for name in args.only:
         rows += measure(folder, name, args.seeds)
-        (args.out / "real_posteriors.md").write_text(page(rows, command, args.seeds))  # a long run leaves what it has
+        text = page(rows, command, args.seeds, len(args.only))
+        (args.out / "real_posteriors.md").write_text(text)  # after each, so that a long run leaves what it has
     print(totals(rows))
 
 

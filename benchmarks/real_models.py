@@ -383,10 +383,10 @@ FORMS = {
     "low_dim_gauss_mix-low_dim_gauss_mix": mixture,
     "gp_pois_regr-gp_regr": gp_regr,
     "gp_pois_regr-gp_pois_regr": gp_pois_regr,
-    "mcycle_gp-accel_gp": accel_gp,
     "hmm_example-hmm_example": hmm_example,
     "bball_drive_event_0-hmm_drive_0": hmm_drive,
     "bball_drive_event_1-hmm_drive_1": hmm_drive,
     "hudson_lynx_hare-lotka_volterra": lotka_volterra,
     "one_comp_mm_elim_abs-one_comp_mm_elim_abs": one_comp,
+    "mcycle_gp-accel_gp": accel_gp,
 }

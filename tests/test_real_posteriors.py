@@ -366,7 +366,7 @@ def test_a_folder_gives_the_table_with_its_command_and_both_counts(tmp_path, mon
     posteriordb.main()
     page = (tmp_path / "real_posteriors.md").read_text()
     assert f"`python benchmarks/posteriordb.py FOLDER --seeds 1 --only {name}`" in page
-    assert "1 posteriors, 1 fits: 1 within 0.3 nat of the best seed, **0 at NUTS quality**, 1 loosely" in page
+    assert "1 of 1 posteriors, 1 fits: 1 within 0.3 nat of the best seed, **0 at NUTS quality**, 1 loosely" in page
 
 
 def test_a_folder_that_is_no_clone_is_refused_in_a_sentence(tmp_path, monkeypatch, capsys):
