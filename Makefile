@@ -24,7 +24,8 @@ check: .venv/.ready
 	@$(MAKE) --no-print-directory test
 
 bench: .venv/.ready-bench
-	@set -e; for file in $(wildcard benchmarks/[a-z]*.py); do echo "== $$file"; $(BIN)/python $$file; done
+	@set -e; for file in $(filter-out %/posteriordb.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(BIN)/python $$file; done
+	@echo "Left out: $(BIN)/python benchmarks/posteriordb.py FOLDER, which asks for a clone of github.com/stan-dev/posteriordb."
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

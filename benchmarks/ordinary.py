@@ -449,20 +449,24 @@ MODELS = {
 }
 
 
-def truth(name: str, folder: Path, chains: int = 4, draws: int = 5000) -> dict:
+def truth(name: str, folder: Path) -> dict:
     """Means and sds by site, from NUTS: `{"mean": {site: ...}, "sd": ..., "rhat": worst, "ess": smallest}`."""
     build, _, scaled = MODELS[name]
-    path = folder / f"{build.__name__}.json"
+    model, args = build()
+    asked = reparam(model, config={s: LocScaleReparam(0.0) for s in scaled}) if scaled else model
+    return nuts(asked, args, folder / f"{build.__name__}.json")
+
+
+def nuts(model, args: tuple, path: Path, chains: int = 4, draws: int = 5000) -> dict:
+    """Means and sds by site as `truth` gives them: read from `path`, or made and kept there."""
     if not path.exists():
-        model, args = build()
-        asked = reparam(model, config={s: LocScaleReparam(0.0) for s in scaled}) if scaled else model
-        kernel = NUTS(asked, target_accept_prob=0.95)
+        kernel = NUTS(model, target_accept_prob=0.95)
         size = {"num_warmup": 1500, "num_samples": draws, "num_chains": chains}
         mcmc = MCMC(kernel, **size, chain_method="vectorized", progress_bar=False)
         mcmc.run(jax.random.key(0), *args)
         found = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items() if not k.endswith("_decentered")}
         checks = numpyro.diagnostics.summary(found)
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
             json.dumps({
                 "mean": {k: v.mean((0, 1)).tolist() for k, v in found.items()},

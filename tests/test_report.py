@@ -340,7 +340,8 @@ def test_seconds_account_for_all_that_was_waited_for_each_stage_once(fit, tmp_pa
     found.sample(500)
     path = found.report(tmp_path / "timed.html")  # diagnoses
     wall = time.perf_counter() - begin
-    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo", "mend", "sample", "dic", "verdict", "report", "loo"}
+    more = {"sample", "dic", "verdict", "report", "loo"}
+    assert set(found.seconds.stages) == {"model", "start", "windows", "elbo", "mend"} | more
     assert sum(found.seconds.stages.values()) == pytest.approx(wall, rel=0.05)
     assert min(found.seconds.stages.values()) > 0
     assert re.search(r"[\d.]+ in all: model [\d.]+, start [\d.]+, windows [\d.]+, .*went into compiling", path.read_text())
