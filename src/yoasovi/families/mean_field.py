@@ -12,6 +12,7 @@ from yoasovi.families.base import LOG_2PI, SCALE_CAP, Gaussian, Proposal, clip, 
 from yoasovi.windows.score_line import line_of_scales, newton, newton_of_product
 
 _WHOLE_LINES_UP_TO = 64  # parameters; beyond, as many draws do more as steps
+_FEWEST = 64  # draws of a whole line: fewer may all miss the tails
 
 
 class MeanFieldParams(NamedTuple):
@@ -65,7 +66,7 @@ class MeanField(Gaussian):
         return Proposal(self._shifted(params, step.shift, step.log_scales), step.expected, signal, noise)
 
     def line_size(self, dim):
-        return whole_line_size(dim) if dim <= _WHOLE_LINES_UP_TO else 0
+        return max(_FEWEST, whole_line_size(dim)) if dim <= _WHOLE_LINES_UP_TO else 0
 
     def bend(self, dim):
         # Slight bends of many coordinates add up, and a product's steps, noisy where parameters are correlated, follow

@@ -227,8 +227,9 @@ class Window:
         # Under minibatches the noise is mostly theirs, so it says little of that, and a longer window takes it off.
         straight = True if setting.batched else noise * control.size < setting.family.bend(dim)
         growth = xp.clip(noise / self.tolerance, 1.5, 4.0 if setting.batched else 2.0)
-        # What a line promised is had once its step is taken: its noise is left.
-        little_left = (noise < self.tolerance) & (signal < 4.0 * self.tolerance)
+        # What a line of many draws promised is had once its step is taken: its noise is left.
+        many = control.size >= 16 * self.first
+        little_left = many & (noise < self.tolerance) & (signal < 4.0 * self.tolerance)
         little_left = little_left | (signal + noise < 2.0 * self.tolerance)
         settled = seen.small & straight & little_left & (full if full_size else True)
 
@@ -250,7 +251,7 @@ class Window:
         # At its largest a window goes on while its line is nearly there.
         nearly = straight & (noise < 2.0 * self.tolerance) & (signal < 4.0 * self.tolerance)
         # Many draws and still far from straight: steps follow a bend, lines creep along it.
-        creeping = (control.size >= 16 * self.first) & (noise * control.size > 10.0 + 2.0 * dim) & (not setting.batched)
+        creeping = many & (noise * control.size > 10.0 + 2.0 * dim) & (not setting.batched)
         line_done = (failures >= 2) | ((size > capacity) & ~nearly) | creeping
 
         none = 0 * control.kind
