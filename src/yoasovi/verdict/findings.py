@@ -20,7 +20,7 @@ MARKS = {FINE: "✓", AGAINST: "✗", UNKNOWN: "?"}
 
 _LABELS = {
     "stopped": "end of the run", "finite": "log p not finite", "resolution": "digits of log p", "shift": "means, off by",
-    "scale": "sds, off by a factor", "corrected": "correction", "to_gain": "left to gain", "outside": "outside q",
+    "scale": "sds, off by a factor", "corrected": "correction", "to_gain": "left to gain", "outside": "missed outside q",
     "correlation": "correlation missed", "funnel": "funnel", "gap": "ELBO below evidence", "effective_size": "even weights",
     "khat": "Pareto k-hat", "prior": "away from its prior", "restarts": "restarts that agree", "rhat": "R-hat of the chains",
     "ess": "effective draws", "divergences": "divergences", "moved": "q was off by", "modes": "in other modes",

@@ -234,14 +234,14 @@ class _Inquiry:
         """Tell how much of the posterior, beyond what the draws have of it, lies where q hardly goes."""
         size, (share, error) = effective_size(seen.weights), seen.outside
         usable, poor = self.limits.outside
-        say = partial(found, "outside", 100 * share, error=100 * error, limit=100 * usable, unit="%")
+        have = float(np.mean(looks.outside(given.eps, self.axes))) if given.eps is not None else 0.0
+        missed = share - have
+        say = partial(found, "outside", 100 * max(missed, 0.0), error=100 * error, limit=100 * usable, unit="%")
         if size < 0.02 * len(seen.weights):
             self.facts.lost = not self.sure
             text = f"A few draws far out carry all the weight ({size:.0f} of {len(seen.weights):,} count)"
             yield say("good" if self.sure else "poor", f"{text}: how much lies there cannot be told.", state=UNKNOWN)
             return
-        have = float(np.mean(looks.outside(given.eps, self.axes))) if given.eps is not None else 0.0
-        missed = share - have
         grade = "poor" if missed - 2 * error > poor else "usable" if missed - error > usable else "good"
         unknown = grade == "good" and missed + error > poor
         self.facts.outside = missed if grade != "good" else 0.0
