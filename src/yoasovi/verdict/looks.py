@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpyro.distributions import ImproperUniform
 from scipy.special import chdtri, gammaln, logsumexp, ndtri
 
 from yoasovi.climb import climb
@@ -42,7 +43,9 @@ class Effort(NamedTuple):
         pairs = 256 if dim <= 128 else min(2 * dim, 1024)
         if fit.kernels.cheap:
             can = fit.model.differentiable
-            return cls(pairs, draws or 4000, 16 if starts is None else starts, True, CHAINS * can, _CHAIN_GRADIENTS)
+            # Without a prior to begin at, climbs find a far mode less often.
+            many = 48 if any(isinstance(law, ImproperUniform) for law in fit.model.prior.values()) else 16
+            return cls(pairs, draws or 4000, many if starts is None else starts, True, CHAINS * can, _CHAIN_GRADIENTS)
         spent = fit.num_gradients + fit.num_values // 3  # in gradients
         return cls(
             int(np.clip(spent // 16, 16, pairs)), draws or int(np.clip(spent, 200, 4000)),
