@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     LOADINGS = 25  # first loadings of a low-rank family: (lane,)
     PRIOR = 26  # draws from priors: (lane,)
     VERDICT_CHAINS = 27
+    LEAP = 28  # where labels are started anew: (turn,)
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
