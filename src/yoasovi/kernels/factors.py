@@ -70,10 +70,10 @@ class FactorKernels(JaxKernels):
         features, shared, each, theta = jax.tree.map(lambda x: x[0], seen)
         return LabelSights(features, shared, each, log_probs[0]), theta
 
-    def place(self, params: Any, shift, stretch, limit: float, log_probs: np.ndarray, length: float) -> Any:
+    def place(self, params: Any, shift, stretch, limit: float, log_probs, reach: float, length: float) -> Any:
         """Move one lane's parameters along the features, and its labels a share of the way to these probabilities."""
         program = self.bind(_placed, self.density, self.family)
-        return jax.tree.map(np.asarray, program(params, shift, stretch, limit, log_probs, length))
+        return jax.tree.map(np.asarray, program(params, shift, stretch, limit, log_probs, reach, length))
 
     def depart(self, params: Any, shift, stretch, limit: float, memory: Memory, reach: float, length: float) -> Any:
         """Move one lane's parameters along the features and along what the tables of labels say."""
@@ -180,10 +180,12 @@ def _every_label(density, family, inputs, params, noise):
     return jax.vmap(lane)(params, noise)
 
 
-def _placed(density, family, inputs, params, shift, stretch, limit, log_probs, length):
+def _placed(density, family, inputs, params, shift, stretch, limit, log_probs, reach, length):
     there = _chart(density, family, inputs)
     ((site, now),) = there.log_probs(params).items()
-    labels = {site: jax.nn.log_softmax(now + length * (log_probs - now), -1)}
+    weight, towards = jnp.exp(now), log_probs - now
+    towards = jnp.clip(towards - jnp.sum(weight * towards, -1, keepdims=True), -reach, reach)
+    labels = {site: jax.nn.log_softmax(now + length * towards, -1)}
     return there.with_log_probs(there.move(params, shift, stretch, limit), labels)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from yoasovi.turns.values import Look, ValueTurns
 from yoasovi.windows import label_surface
-from yoasovi.windows.label_surface import LabelMemory, nothing_aimed
-from yoasovi.windows.value_regression import BLIND, Layout, fit_line, newton, nothing_known, promise
+from yoasovi.windows.label_surface import nothing_aimed
+from yoasovi.windows.value_regression import Layout, fit_line, newton, nothing_known, promise
 from yoasovi.windows.value_rule import ValueForecast
 
 MOST_LABELS = 64  # more would make a window of few draws too dear
@@ -22,10 +22,6 @@ class LabelTurns(ValueTurns):
         """Say whether every label can be looked at: observations have one each, with few values."""
         return len(layout.labels) == 1 and max(layout.labels.values()) <= MOST_LABELS
 
-    def begin(self, params, trust):
-        state = super().begin(params, trust)
-        return state._replace(control=state.control._replace(length=np.ones(len(trust))))
-
     def blank_memory(self):
         return nothing_aimed(self.layout, nothing_known(self.layout).line)
 
@@ -33,22 +29,25 @@ class LabelTurns(ValueTurns):
         sights, theta = self.kernels.every_label(state.params, noise)
         values = label_surface.values_of(sights)
         line, elbo, se = fit_line(self.layout, sights.features, values)
-        ground = label_surface.surface(self.layout, sights, line)
-        uphill, top = label_surface.uphill(ground, sights, elbo, float(state.control.trust))
-        beyond = uphill._replace(gain=np.asarray(-np.inf))
-        if line.lost > BLIND:
-            shift, stretch = newton(self.layout, line, 1.0, 1.0)
-            uphill = uphill._replace(shift=shift, stretch=stretch)
-        elif not np.isfinite(state.yardstick) or uphill.gain < _WORTH_A_LEAP:
-            beyond = label_surface.leap(ground, top, luck)
-        worth = ground.each[:, 0].reshape(ground.size)
-        target = worth - np.logaddexp.reduce(worth, -1, keepdims=True)
-        local = float(np.sum(np.exp(sights.log_probs) * (sights.log_probs - target)))
+        ground = label_surface.surface(self.layout, sights)
+        best = label_surface.best_labels(ground)
+        memory = state.memory._replace(line=line, log_probs=best, exact=np.asarray(ground.exact))
+        if ground.exact:
+            uphill, top = label_surface.uphill(ground, elbo)
+            leap = uphill._replace(gain=np.asarray(-np.inf))
+            if not np.isfinite(state.yardstick) or uphill.gain < _WORTH_A_LEAP:
+                leap = label_surface.leap(ground, top, luck)
+            memory = memory._replace(uphill=uphill, leap=leap)
+        local = float(np.sum(np.exp(sights.log_probs) * (sights.log_probs - best)))
         forecast = ValueForecast(elbo, se, promise(line), local, line.lost, len(values))
-        return Look(values, forecast, LabelMemory(line, uphill, beyond), theta, sights.each.shape[-1] * len(values))
+        return Look(values, forecast, memory, theta, sights.each.shape[-1] * len(values))
 
     def depart(self, params, memory, control):
-        leaps = memory.leap.gain > _WORTH_A_LEAP and control.refusals == 0
-        aim, length = (memory.leap, 1.0) if leaps else (memory.uphill, float(control.length))
-        limit = self.method.optimizer.reach * length
-        return self.kernels.place(params, length * aim.shift, length * aim.stretch, limit, aim.log_probs, length)
+        length, reach = float(control.length), self.method.optimizer.reach
+        if not memory.exact:  # no further than the line can be believed
+            shift, stretch = newton(self.layout, memory.line, length, control.trust)
+            return self.kernels.place(params, shift, stretch, reach * length, memory.log_probs, reach, length)
+        fresh = control.refusals == 0
+        aim = memory.leap if fresh and memory.leap.gain > _WORTH_A_LEAP else memory.uphill
+        length = 1.0 if fresh else length
+        return self.kernels.place(params, length * aim.shift, length * aim.stretch, np.inf, aim.log_probs, np.inf, length)

@@ -16,7 +16,8 @@ from yoasovi.windows.value_regression import Layout, ValueSlopes
 
 _OUT_OF_REACH = -1e6  # worth of a label under which log p was not finite
 _SWEEPS, _FEW_SWEEPS, _CALM = 200, 25, 1e-3  # of coordinate ascent; it ends when a sweep gains less than this (nats)
-_FAR = 1e4  # trust of a leap
+_EXACT = 1e-9  # of the size of log p: what rounding leaves of the residuals where the surface is log p itself
+_FLATTEST = 1e-8  # precision of a target, in units of q's
 _ROUNDS, _MISSES = 30, 3  # of leaps, and without success
 _WORK = 2e8  # multiplications in a sweep of all candidates of a round
 
@@ -31,9 +32,11 @@ class Aim(NamedTuple):
 
 
 class LabelMemory(NamedTuple):
-    """Where the surface around the incumbent leads: uphill, and to the highest place known elsewhere."""
+    """What is known of the incumbent, and where it leads."""
 
     line: ValueSlopes
+    log_probs: Any  # (N, K) best labels where the incumbent is
+    exact: Any  # is the surface log p itself? Then these hold:
     uphill: Aim
     leap: Aim  # its gain is over the other's
 
@@ -52,8 +55,7 @@ class Surface(NamedTuple):
 
     each: np.ndarray  # (N K, F)
     shared: np.ndarray  # (F,)
-    cross: np.ndarray  # (P, P) second moments of t: what a shift does to its mean
-    line: ValueSlopes  # of the window's values, for their noise
+    exact: bool  # does the surface go through every draw?
     layout: Layout
     size: tuple[int, int]  # N, K
 
@@ -72,7 +74,7 @@ def nothing_aimed(layout: Layout, line: ValueSlopes) -> LabelMemory:
     (labels,) = layout.labels.values()
     none, table = np.zeros(layout.normal.size), np.zeros((layout.observations, labels))
     aim = Aim(none, none, table, np.asarray(-np.inf))
-    return LabelMemory(line, aim, aim)
+    return LabelMemory(line, table, np.asarray(False), aim, aim)
 
 
 def values_of(sights: LabelSights) -> np.ndarray:
@@ -82,25 +84,28 @@ def values_of(sights: LabelSights) -> np.ndarray:
     return sights.shared + np.einsum("nik,ik->n", seen, probs)
 
 
-def surface(layout: Layout, sights: LabelSights, line: ValueSlopes) -> Surface:
+def surface(layout: Layout, sights: LabelSights) -> Surface:
     """Regress the parts of log p on the features."""
     _, observations, labels = sights.each.shape
     ok = np.isfinite(sights.features).all(1) & np.isfinite(sights.shared)
     t = sights.features[ok]
     each = sights.each[ok].reshape(len(t), -1)
-    inverse = np.linalg.pinv(np.concatenate([np.ones((len(t), 1)), t, t[:, layout.normal] ** 2 - 1.0], 1))
+    x = np.concatenate([np.ones((len(t), 1)), t, t[:, layout.normal] ** 2 - 1.0], 1)
+    inverse = np.linalg.pinv(x)
     sound = np.isfinite(each).all(0)
-    found = (inverse @ np.where(sound, each, 0.0)).T
-    found[~sound, 0] = _OUT_OF_REACH
-    bells = layout.normal
-    cross = np.where(bells | bells[:, None], np.eye(len(bells)), t.T @ t / max(len(t), 1))
-    return Surface(found, inverse @ sights.shared[ok], cross, line, layout, (observations, labels))
+    each = np.where(sound, each, 0.0)
+    found, shared = inverse @ each, inverse @ sights.shared[ok]
+    left = [np.abs(x @ found - each).max(initial=0.0), np.abs(x @ shared - sights.shared[ok]).max(initial=0.0)]
+    size = max(np.abs(each).max(initial=1.0), np.abs(sights.shared[ok]).max(initial=1.0))
+    exact = bool(layout.normal.all() and len(t) >= 2 * x.shape[1] and max(left) < _EXACT * size)
+    found[0, ~sound] = _OUT_OF_REACH
+    return Surface(found.T, shared, exact, layout, (observations, labels))
 
 
-def uphill(ground: Surface, sights: LabelSights, elbo: float, trust: float) -> tuple[Aim, Place]:
+def uphill(ground: Surface, elbo: float) -> tuple[Aim, Place]:
     """Climb from where the window stood."""
-    none = np.zeros((1, len(ground.cross)))
-    found = _ascended(ground, _at(ground, none, none), trust, _SWEEPS)
+    none = np.zeros((1, len(ground.layout.normal)))
+    found = _ascended(ground, _at(ground, none, none), _SWEEPS)
     return _aim(found, found.elbo[0] - elbo), found
 
 
@@ -118,9 +123,9 @@ def leap(ground: Surface, begin: Place, rng: np.random.Generator) -> Aim:
         worth[rows, :, given] = _OUT_OF_REACH
         worth[rows, seeds] = _OUT_OF_REACH
         worth[rows, seeds, given] = 0.0
-        tried = _ascended(ground, best._replace(worth=worth, elbo=np.full(most, -np.inf)), _FAR, _FEW_SWEEPS)
+        tried = _ascended(ground, best._replace(worth=worth, elbo=np.full(most, -np.inf)), _FEW_SWEEPS)
         top = int(np.argmax(tried.elbo))
-        found = _ascended(ground, Place(*(x[top : top + 1] for x in tried)), _FAR, _SWEEPS)
+        found = _ascended(ground, Place(*(x[top : top + 1] for x in tried)), _SWEEPS)
         better = found.elbo[0] > best.elbo[0] + 0.1
         best, misses = (found, 0) if better else (best, misses + 1)
         if misses == _MISSES:
@@ -128,49 +133,38 @@ def leap(ground: Surface, begin: Place, rng: np.random.Generator) -> Aim:
     return _aim(best, best.elbo[0] - begin.elbo[0])
 
 
+def best_labels(ground: Surface) -> np.ndarray:
+    """Give the log probabilities of labels that are best where the window stood."""
+    return _normalised(ground.each[:, 0].reshape(ground.size))
+
+
 def _aim(place: Place, gain: float) -> Aim:
-    worth = place.worth[0]
-    return Aim(place.shift[0], place.stretch[0], worth - np.logaddexp.reduce(worth, -1, keepdims=True), np.asarray(gain))
+    return Aim(place.shift[0], place.stretch[0], _normalised(place.worth[0]), np.asarray(gain))
+
+
+def _normalised(worth: np.ndarray) -> np.ndarray:
+    return worth - np.logaddexp.reduce(worth, -1, keepdims=True)
 
 
 def _at(ground: Surface, shift: np.ndarray, stretch: np.ndarray) -> Place:
     """Look at the surface where labels are at their best for what they share."""
-    bells = ground.layout.normal
-    wide = np.exp(2.0 * stretch[:, bells])
-    square = shift[:, bells] ** 2 + wide - 1.0
-    mean = shift @ ground.cross
-    seen = np.concatenate([np.ones((len(shift), 1)), mean, square], 1)
+    square = shift**2 + np.exp(2.0 * stretch) - 1.0
+    seen = np.concatenate([np.ones((len(shift), 1)), shift, square], 1)
     worth = (seen @ ground.each.T).reshape(-1, *ground.size)
-    away = 0.5 * np.sum(square, 1) - np.sum(stretch, 1) + 0.5 * np.sum((shift * mean)[:, ~bells], 1)  # KL(q there || q)
+    away = np.sum(0.5 * square - stretch, 1)  # KL(q there || q)
     return Place(shift, stretch, worth, seen @ ground.shared + np.logaddexp.reduce(worth, -1).sum(-1) - away)
 
 
-def _ascended(ground: Surface, place: Place, trust: float, sweeps: int) -> Place:
+def _ascended(ground: Surface, place: Place, sweeps: int) -> Place:
     """Sweep: shared parts given the labels, labels given the shared parts."""
+    width = len(ground.layout.normal)
     for _ in range(sweeps):
-        weights = np.exp(place.worth - np.logaddexp.reduce(place.worth, -1, keepdims=True))
-        slopes = ground.shared + weights.reshape(len(weights), -1) @ ground.each
-        new = _at(ground, *_newton(ground, slopes, trust))
+        weights = np.exp(_normalised(place.worth)).reshape(len(place.worth), -1)
+        slopes = ground.shared + weights @ ground.each
+        precision = np.maximum(1.0 - 2.0 * slopes[:, 1 + width :], _FLATTEST)  # of the target in q's units
+        new = _at(ground, slopes[:, 1 : 1 + width] / precision, -0.5 * np.log(precision))
         calm = np.all(new.elbo - place.elbo < _CALM)
         place = new
         if calm:
             break
     return place
-
-
-def _newton(ground: Surface, slopes: np.ndarray, trust: float) -> tuple[np.ndarray, np.ndarray]:
-    """Give shift and stretch; coefficients are shrunk by how far noise explains them, as in `value_regression.newton`."""
-    bells, line = ground.layout.normal, ground.line
-    width = len(bells)
-    slope, bend = slopes[:, 1 : 1 + width], np.zeros((len(slopes), width))
-    bend[:, bells] = slopes[:, 1 + width :]
-    slope = _shrunk(slope * bells, line.slope_noise * bells) + _shrunk(slope * ~bells, line.slope_noise * ~bells)
-    precision = np.where(bells, np.maximum(1.0 - 2.0 * _shrunk(bend, line.bend_noise), 1.0 / trust), 1.0)
-    far = 1.5 * np.sqrt(trust)
-    return np.clip(slope / precision, -far, far), -0.5 * np.log(np.minimum(precision, trust))
-
-
-def _shrunk(x: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Positive-part James-Stein of each row."""
-    squares = np.maximum(np.sum(x**2, 1, keepdims=True), np.finfo(float).tiny)
-    return x * np.maximum(0.0, 1.0 - np.sum(noise) / squares)
