@@ -6,12 +6,13 @@ import numpy as np
 
 from yoasovi.turns.values import Look, ValueTurns
 from yoasovi.windows import label_surface
-from yoasovi.windows.label_surface import nothing_aimed
+from yoasovi.windows.label_surface import LabelMemory, nothing_aimed
 from yoasovi.windows.value_regression import Layout, fit_line, newton, nothing_known, promise
 from yoasovi.windows.value_rule import ValueForecast
 
 MOST_LABELS = 64  # more would make a window of few draws too dear
 _WORTH_A_LEAP = 0.5  # nats
+_QUIET = 0.5  # error of a window's ELBO (nats) up to which its surface is climbed
 
 
 class LabelTurns(ValueTurns):
@@ -29,25 +30,24 @@ class LabelTurns(ValueTurns):
         sights, theta = self.kernels.every_label(state.params, noise)
         values = label_surface.values_of(sights)
         line, elbo, se = fit_line(self.layout, sights.features, values)
-        ground = label_surface.surface(self.layout, sights)
+        ground = label_surface.surface(self.layout, sights, line)
         best = label_surface.best_labels(ground)
-        memory = state.memory._replace(line=line, log_probs=best, exact=np.asarray(ground.exact))
-        if ground.exact:
+        uphill = leap = state.memory.uphill._replace(gain=np.asarray(-np.inf))
+        if se < _QUIET and line.lost == 0:
             uphill, top = label_surface.uphill(ground, elbo)
-            leap = uphill._replace(gain=np.asarray(-np.inf))
-            if not np.isfinite(state.yardstick) or uphill.gain < _WORTH_A_LEAP:
+            if ground.exact and (not np.isfinite(state.yardstick) or uphill.gain < _WORTH_A_LEAP):
                 leap = label_surface.leap(ground, top, luck)
-            memory = memory._replace(uphill=uphill, leap=leap)
+        memory = LabelMemory(line, best, uphill, leap)
         local = float(np.sum(np.exp(sights.log_probs) * (sights.log_probs - best)))
         forecast = ValueForecast(elbo, se, promise(line), local, line.lost, len(values))
         return Look(values, forecast, memory, theta, sights.each.shape[-1] * len(values))
 
     def depart(self, params, memory, control):
         length, reach = float(control.length), self.method.optimizer.reach
-        if not memory.exact:  # no further than the line can be believed
+        if not np.isfinite(memory.uphill.gain):
             shift, stretch = newton(self.layout, memory.line, length, control.trust)
             return self.kernels.place(params, shift, stretch, reach * length, memory.log_probs, reach, length)
         fresh = control.refusals == 0
         aim = memory.leap if fresh and memory.leap.gain > _WORTH_A_LEAP else memory.uphill
         length = 1.0 if fresh else length
-        return self.kernels.place(params, length * aim.shift, length * aim.stretch, np.inf, aim.log_probs, np.inf, length)
+        return self.kernels.place(params, length * aim.shift, length * aim.stretch, reach, aim.log_probs, np.inf, length)

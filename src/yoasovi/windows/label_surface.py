@@ -18,6 +18,7 @@ _OUT_OF_REACH = -1e6  # worth of a label under which log p was not finite
 _SWEEPS, _FEW_SWEEPS, _CALM = 200, 25, 1e-3  # of coordinate ascent; it ends when a sweep gains less than this (nats)
 _EXACT = 1e-9  # of the size of log p: what rounding leaves of the residuals where the surface is log p itself
 _FLATTEST = 1e-8  # precision of a target, in units of q's
+_NEAR = 2.0  # standard deviations that a mean may move, and factor by which a scale may change, on any other surface
 _ROUNDS, _MISSES = 30, 3  # of leaps, and without success
 _WORK = 2e8  # multiplications in a sweep of all candidates of a round
 
@@ -36,9 +37,8 @@ class LabelMemory(NamedTuple):
 
     line: ValueSlopes
     log_probs: Any  # (N, K) best labels where the incumbent is
-    exact: Any  # is the surface log p itself? Then these hold:
-    uphill: Aim
-    leap: Aim  # its gain is over the other's
+    uphill: Aim  # its gain is minus infinity where the window is too noisy to climb on
+    leap: Aim  # its gain is over the other's; minus infinity where the surface is not log p itself
 
 
 class LabelSights(NamedTuple):
@@ -55,7 +55,9 @@ class Surface(NamedTuple):
 
     each: np.ndarray  # (N K, F)
     shared: np.ndarray  # (F,)
-    exact: bool  # does the surface go through every draw?
+    cross: np.ndarray  # (P, P) second moments of t: what a shift does to its mean
+    line: ValueSlopes  # of the window's values
+    exact: bool  # does the surface go through every draw? Then it is log p itself, near and far
     layout: Layout
     size: tuple[int, int]  # N, K
 
@@ -74,7 +76,7 @@ def nothing_aimed(layout: Layout, line: ValueSlopes) -> LabelMemory:
     (labels,) = layout.labels.values()
     none, table = np.zeros(layout.normal.size), np.zeros((layout.observations, labels))
     aim = Aim(none, none, table, np.asarray(-np.inf))
-    return LabelMemory(line, table, np.asarray(False), aim, aim)
+    return LabelMemory(line, table, aim, aim)
 
 
 def values_of(sights: LabelSights) -> np.ndarray:
@@ -84,7 +86,7 @@ def values_of(sights: LabelSights) -> np.ndarray:
     return sights.shared + np.einsum("nik,ik->n", seen, probs)
 
 
-def surface(layout: Layout, sights: LabelSights) -> Surface:
+def surface(layout: Layout, sights: LabelSights, line: ValueSlopes) -> Surface:
     """Regress the parts of log p on the features."""
     _, observations, labels = sights.each.shape
     ok = np.isfinite(sights.features).all(1) & np.isfinite(sights.shared)
@@ -99,7 +101,9 @@ def surface(layout: Layout, sights: LabelSights) -> Surface:
     size = max(np.abs(each).max(initial=1.0), np.abs(sights.shared[ok]).max(initial=1.0))
     exact = bool(layout.normal.all() and len(t) >= 2 * x.shape[1] and max(left) < _EXACT * size)
     found[0, ~sound] = _OUT_OF_REACH
-    return Surface(found.T, shared, exact, layout, (observations, labels))
+    apart = layout.normal | layout.normal[:, None]
+    cross = np.where(apart, np.eye(len(apart)), t.T @ t / max(len(t), 1))
+    return Surface(found.T, shared, cross, line, exact, layout, (observations, labels))
 
 
 def uphill(ground: Surface, elbo: float) -> tuple[Aim, Place]:
@@ -148,23 +152,42 @@ def _normalised(worth: np.ndarray) -> np.ndarray:
 
 def _at(ground: Surface, shift: np.ndarray, stretch: np.ndarray) -> Place:
     """Look at the surface where labels are at their best for what they share."""
-    square = shift**2 + np.exp(2.0 * stretch) - 1.0
-    seen = np.concatenate([np.ones((len(shift), 1)), shift, square], 1)
+    bells = ground.layout.normal
+    square = shift[:, bells] ** 2 + np.exp(2.0 * stretch[:, bells]) - 1.0
+    mean = shift @ ground.cross
+    seen = np.concatenate([np.ones((len(shift), 1)), mean, square], 1)
     worth = (seen @ ground.each.T).reshape(-1, *ground.size)
-    away = np.sum(0.5 * square - stretch, 1)  # KL(q there || q)
+    away = np.sum(0.5 * square, 1) - np.sum(stretch, 1) + 0.5 * np.sum((shift * mean)[:, ~bells], 1)  # KL(q there || q)
     return Place(shift, stretch, worth, seen @ ground.shared + np.logaddexp.reduce(worth, -1).sum(-1) - away)
 
 
 def _ascended(ground: Surface, place: Place, sweeps: int) -> Place:
     """Sweep: shared parts given the labels, labels given the shared parts."""
-    width = len(ground.layout.normal)
     for _ in range(sweeps):
         weights = np.exp(_normalised(place.worth)).reshape(len(place.worth), -1)
-        slopes = ground.shared + weights @ ground.each
-        precision = np.maximum(1.0 - 2.0 * slopes[:, 1 + width :], _FLATTEST)  # of the target in q's units
-        new = _at(ground, slopes[:, 1 : 1 + width] / precision, -0.5 * np.log(precision))
+        new = _at(ground, *_newton(ground, ground.shared + weights @ ground.each))
         calm = np.all(new.elbo - place.elbo < _CALM)
         place = new
         if calm:
             break
     return place
+
+
+def _newton(ground: Surface, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give shift and stretch, as `value_regression.newton`; not far where the surface is not log p itself."""
+    bells, line = ground.layout.normal, ground.line
+    width = len(bells)
+    slope, bend = slopes[:, 1 : 1 + width], np.zeros((len(slopes), width))
+    bend[:, bells] = slopes[:, 1 + width :]
+    if ground.exact:
+        precision = np.maximum(1.0 - 2.0 * bend, _FLATTEST)
+        return slope / precision, -0.5 * np.log(precision)
+    slope = _shrunk(slope * bells, line.slope_noise * bells) + _shrunk(slope * ~bells, line.slope_noise * ~bells)
+    precision = np.where(bells, np.maximum(1.0 - 2.0 * _shrunk(bend, line.bend_noise), 1.0 / _NEAR**2), 1.0)
+    return np.clip(slope / precision, -_NEAR, _NEAR), -0.5 * np.log(np.minimum(precision, _NEAR**2))
+
+
+def _shrunk(x: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Positive-part James-Stein of each row."""
+    squares = np.maximum(np.sum(x**2, 1, keepdims=True), np.finfo(float).tiny)
+    return x * np.maximum(0.0, 1.0 - np.sum(noise) / squares)
