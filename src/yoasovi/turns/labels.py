@@ -37,7 +37,7 @@ class LabelTurns(ValueTurns):
             uphill, top = label_surface.uphill(ground, elbo)
             if ground.exact and (not np.isfinite(state.yardstick) or uphill.gain < _WORTH_A_LEAP):
                 leap = label_surface.leap(ground, top, luck)
-        memory = LabelMemory(line, best, uphill, leap)
+        memory = LabelMemory(line, best, np.asarray(ground.exact), uphill, leap)
         local = float(np.sum(np.exp(sights.log_probs) * (sights.log_probs - best)))
         forecast = ValueForecast(elbo, se, promise(line), local, line.lost, len(values))
         return Look(values, forecast, memory, theta, sights.each.shape[-1] * len(values))
@@ -47,7 +47,8 @@ class LabelTurns(ValueTurns):
         if not np.isfinite(memory.uphill.gain):
             shift, stretch = newton(self.layout, memory.line, length, control.trust)
             return self.kernels.place(params, shift, stretch, reach * length, memory.log_probs, reach, length)
-        fresh = control.refusals == 0
-        aim = memory.leap if fresh and memory.leap.gain > _WORTH_A_LEAP else memory.uphill
-        length = 1.0 if fresh else length
+        sure = memory.exact and control.refusals == 0
+        aim, length = memory.uphill, 1.0 if sure else length
+        if sure and memory.leap.gain > _WORTH_A_LEAP:
+            aim = memory.leap
         return self.kernels.place(params, length * aim.shift, length * aim.stretch, reach, aim.log_probs, np.inf, length)

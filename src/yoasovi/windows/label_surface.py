@@ -37,6 +37,7 @@ class LabelMemory(NamedTuple):
 
     line: ValueSlopes
     log_probs: Any  # (N, K) best labels where the incumbent is
+    exact: Any  # is the surface log p itself?
     uphill: Aim  # its gain is minus infinity where the window is too noisy to climb on
     leap: Aim  # its gain is over the other's; minus infinity where the surface is not log p itself
 
@@ -76,7 +77,7 @@ def nothing_aimed(layout: Layout, line: ValueSlopes) -> LabelMemory:
     (labels,) = layout.labels.values()
     none, table = np.zeros(layout.normal.size), np.zeros((layout.observations, labels))
     aim = Aim(none, none, table, np.asarray(-np.inf))
-    return LabelMemory(line, table, aim, aim)
+    return LabelMemory(line, table, np.asarray(False), aim, aim)
 
 
 def values_of(sights: LabelSights) -> np.ndarray:

@@ -90,7 +90,8 @@ class ValueWindow:
         with np.errstate(invalid="ignore"):
             gain, se = seen.elbo - yardstick, np.hypot(seen.se, control.se)
             lost = seen.lost > control.lost + 0.05  # a window that falls off the support more often is no better
-            worse = ~(gain >= -self.sure * se) | lost | ~sound
+            hidden = (gain < -self.flat) & (seen.se > 4.0 * control.se)  # a loss behind an error that the incumbent has not
+            worse = ~(gain >= -self.sure * se) | lost | hidden | ~sound
             better = ~worse & (gain > self.sure * se) & (gain > 0.02)
             flat = ~worse & ~better & (np.abs(gain) + self.sure * se < self.flat)
         # A window cut short by `max_steps` may win, but no doubt is read in its favour.
