@@ -90,7 +90,20 @@ def test_a_mixture_that_is_not_quadratic_is_fitted_and_stops():
     )  # fmt: skip
     fit = yo.fit(model)
     assert fit.converged and isinstance(fit.family, Factorised)
-    np.testing.assert_allclose(fit.mean()["rate"], [y[::2].mean(), y[1::2].mean()], rtol=0.05)
+    np.testing.assert_allclose(np.sort(fit.mean()["rate"]), [y[::2].mean(), y[1::2].mean()], rtol=0.05)
+
+
+def test_two_labels_of_an_observation_are_drawn_one_value_each():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(2, size=(2, 200))
+    y = 4.0 * (2 * a - 1) + 1.5 * b + 0.7 * rng.normal(size=200)
+    model = yo.Model(
+        prior={"m": dist.Normal(3.0, 1.0)}, local={k: dist.Bernoulli(0.5) for k in "ab"}, data=y,
+        log_likelihood=lambda p, y: dist.Normal(p["m"] * (2.0 * p["a"] - 1.0) + 1.5 * p["b"], 0.7).log_prob(y),
+    )  # fmt: skip
+    fit = yo.fit(model, max_steps=3000)
+    assert fit.num_values == fit.num_steps
+    assert np.array_equal(np.asarray(fit.params["a"]["logits"]) > 0, a)
 
 
 def test_labels_are_looked_at_one_by_one_where_each_observation_has_one_with_few_values():

@@ -12,5 +12,6 @@ from yoasovi.turns.state import Journey, Limits, RunState, TurnRow, Turns
 from yoasovi.turns.values import ValueTurns
 
 __all__ = [
-    "ChainTurns", "Journey", "LabelTurns", "Limits", "NaturalTurns", "RunState", "ScoreTurns", "TurnRow", "Turns", "ValueTurns",
+    "ChainTurns", "Journey", "LabelTurns", "Limits", "NaturalTurns", "RunState", "ScoreTurns", "TurnRow", "Turns",
+    "ValueTurns",
 ]  # fmt: skip

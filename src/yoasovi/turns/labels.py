@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from yoasovi.turns.values import Look, ValueTurns
+from yoasovi.turns.values import Shown, ValueTurns
 from yoasovi.windows import label_surface
 from yoasovi.windows.label_surface import LabelMemory, nothing_aimed
 from yoasovi.windows.value_regression import Layout, fit_line, newton, nothing_known, promise
@@ -40,7 +40,7 @@ class LabelTurns(ValueTurns):
         memory = LabelMemory(line, best, np.asarray(ground.exact), uphill, leap)
         local = float(np.sum(np.exp(sights.log_probs) * (sights.log_probs - best)))
         forecast = ValueForecast(elbo, se, promise(line), local, line.lost, len(values))
-        return Look(values, forecast, memory, theta, sights.each.shape[-1] * len(values))
+        return Shown(values, forecast, memory, theta, sights.each.shape[-1] * len(values))
 
     def depart(self, params, memory, control):
         length, reach = float(control.length), self.method.optimizer.reach

@@ -17,7 +17,7 @@ from yoasovi.windows.value_regression import absorbed, fit_line, local_promise, 
 from yoasovi.windows.value_rule import ValueForecast
 
 
-class Look(NamedTuple):
+class Shown(NamedTuple):
     """What one lane's window shows."""
 
     values: np.ndarray
@@ -64,7 +64,7 @@ class ValueTurns(WindowTurns):
         points = open_uniform(rng, shape)
         return self.family.noise(points)
 
-    def look(self, state: RunState, noise: np.ndarray, luck: np.random.Generator) -> Look:
+    def look(self, state: RunState, noise: np.ndarray, luck: np.random.Generator) -> Shown:
         """Look at one lane's values where it stands, and say what they tell of that place."""
         sights, theta = self.kernels.sights(state.params, noise, self.method.gradient.spread)
         values = values_of(state.memory, sights)
@@ -72,7 +72,7 @@ class ValueTurns(WindowTurns):
         tables = absorbed(state.memory, sights, self.method.optimizer.recall)
         local = local_promise(tables, sights.log_probs)
         forecast = ValueForecast(elbo, se, promise(line), local, line.lost, len(values))
-        return Look(values, forecast, state.memory._replace(line=line, tables=tables), theta, len(values))
+        return Shown(values, forecast, state.memory._replace(line=line, tables=tables), theta, len(values))
 
     def depart(self, params: Any, memory: Any, control: Any) -> Any:
         """Go where one lane's line and tables point."""

@@ -1,4 +1,4 @@
-"""The default rule where there are no gradients: one value of log p per iteration, a regression per window.
+"""The default rule where there are no gradients: values of log p at one draw per iteration, a regression per window.
 
 A window is drawn after its q was chosen, so the intercept of its regression is a fresh estimate of that q's ELBO, and
 judges it against the incumbent's; the incumbent's coefficients say where the next window stands.
