@@ -240,12 +240,22 @@ def far_away():
     return from_numpyro(groups, group, 700.0 + 10.0 * np.random.default_rng(0).normal(size=24))
 
 
+def two_labels():
+    """Give a model in which every observation has two labels."""
+    means = lambda p: p["m"] * (2.0 * p["a"] - 1.0) + p["b"]
+    return yo.Model(
+        prior={"m": dist.Normal(0.0, 3.0)}, local={k: dist.Bernoulli(0.5) for k in "ab"}, data=many()[:, 0],
+        log_likelihood=lambda p, y: dist.Normal(means(p), 1.0).log_prob(y),
+    )  # fmt: skip
+
+
 CASES = {
     "windows": (lambda: find_model("eight-schools-centered"), dict(family="mean_field", max_steps=600)),
     "restarts": (lambda: find_model("eight-schools"), dict(restarts=3)),
     "climbs": (far_away, dict(restarts=2, max_steps=400)),
     "minibatches": (lambda: from_numpyro(subsampled, many()), dict(restarts=2)),
-    "value windows": (lambda: yo.models.GaussianMixture(many(), 2), dict(restarts=2, max_steps=600)),
+    "every label": (lambda: yo.models.GaussianMixture(many(), 2), dict(restarts=2, max_steps=600)),
+    "labels that are drawn": (two_labels, dict(restarts=2, max_steps=600)),
     "one draw": (lambda: find_model("mixture-2-2", "yoasovi-metropolis"), dict(method="yoasovi-metropolis", max_steps=900)),
     "quasi-random draws": (lambda: find_model("logistic"), dict(method="qmcvi", max_steps=600)),
     "undone steps": (lambda: find_model("logistic"), dict(method="yoasovi-step", restarts=2, max_steps=900, patience=900)),

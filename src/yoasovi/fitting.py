@@ -31,7 +31,7 @@ from yoasovi.run.progress import Progress
 from yoasovi.run.trace import Trace
 from yoasovi.start import COLD_TRUST, Begin, Origin, cold_start, own_start, prior_draw, take, warm_start
 from yoasovi.stopping import StopReason
-from yoasovi.turns import ChainTurns, Limits, NaturalTurns, RunState, ScoreTurns, Turns, ValueTurns
+from yoasovi.turns import ChainTurns, LabelTurns, Limits, NaturalTurns, RunState, ScoreTurns, Turns, ValueTurns
 from yoasovi.verdict.diagnostics import Estimate, estimate
 from yoasovi.windows.rule import Window
 from yoasovi.windows.state import Setting
@@ -235,7 +235,7 @@ def turns_of(model: Model, method: Method, family: Any, limits: Limits, clock: C
     kernels = kernels_of(model, family, clock, lanes, density)
     setting = Setting(model.density.dim, family, density.subsampled is not None)
     if isinstance(method.acceptance, ValueWindow):
-        kind: type[Turns] = ValueTurns
+        kind: type[Turns] = LabelTurns if LabelTurns.suit(kernels.layout()) else ValueTurns
     elif isinstance(method.acceptance, Window):
         kind = NaturalTurns if isinstance(method.optimizer, Natural) else ScoreTurns
     else:

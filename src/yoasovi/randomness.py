@@ -50,6 +50,7 @@ class Purpose(IntEnum):
     LABELS = 32  # points at which labels are swapped: () of modes, (1,) of fits
     FAR_START = 33  # fixed draws on which an ELBO is climbed
     MEND = 34  # a seed of its own for what mending looks at, so that the verdict looks elsewhere
+    LEAP = 35  # where labels are started anew: (turn,)
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

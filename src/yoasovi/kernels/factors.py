@@ -13,6 +13,7 @@ from yoasovi.gradients import Problem
 from yoasovi.kernels.looks import BLOCK, JaxKernels, Pairs
 from yoasovi.kernels.programs import Clock, precision
 from yoasovi.model.density import Density, Inputs, total
+from yoasovi.windows.label_surface import LabelSights
 from yoasovi.windows.value_regression import Layout, Memory, Sights, pull
 
 
@@ -60,6 +61,19 @@ class FactorKernels(JaxKernels):
         log_probs, wide = jax.tree.map(lambda x: x[0], tables)
         labels = {k: theta[k].astype(int) for k in log_probs}
         return Sights(features, shared, each, labels, log_probs, wide), theta
+
+    def every_label(self, params: Any, noise: np.ndarray) -> tuple[LabelSights, Any]:
+        """Look under every label of the one local site, at draws of one lane; also the draws themselves."""
+        lane = jax.tree.map(lambda x: np.asarray(x)[None], params)
+        program = self.bind(_every_label, self.density, self.family)
+        seen, log_probs = self._by_draws(program, noise[None], lane, split=True)
+        features, shared, each, theta = jax.tree.map(lambda x: x[0], seen)
+        return LabelSights(features, shared, each, log_probs[0]), theta
+
+    def place(self, params: Any, shift, stretch, limit: float, log_probs, reach: float, length: float) -> Any:
+        """Move one lane's parameters along the features, and its labels a share of the way to these probabilities."""
+        program = self.bind(_placed, self.density, self.family)
+        return jax.tree.map(np.asarray, program(params, shift, stretch, limit, log_probs, reach, length))
 
     def depart(self, params: Any, shift, stretch, limit: float, memory: Memory, reach: float, length: float) -> Any:
         """Move one lane's parameters along the features and along what the tables of labels say."""
@@ -146,6 +160,33 @@ def _sights(density, family, spread, inputs, params, noise):
         return (features, shared, each, theta), (log_probs, there.log_probs(wide))
 
     return jax.vmap(lane)(params, noise)
+
+
+def _every_label(density, family, inputs, params, noise):
+    problem, there = Problem(density, family, inputs), _chart(density, family, inputs)
+
+    def lane(params, noise):
+        theta = problem.draws(params, noise)
+        ((site, log_probs),) = there.log_probs(params).items()
+        labelled = lambda k: problem.terms({**theta, site: jnp.full_like(theta[site], k)})
+        terms = jax.vmap(labelled)(jnp.arange(log_probs.shape[-1]))
+        pieces = problem.pieces(params, theta)
+        rest = {k: v for k, v in pieces.items() if k != site}
+        shared = jax.vmap(total)(jax.tree.map(lambda x: x[0], terms.prior)) - jax.vmap(total)(rest)
+        each = jnp.moveaxis(terms.likelihood + sum(terms.local.values()), 0, -1)
+        features = jax.vmap(lambda x: there.features(params, x))(theta)
+        return (features, shared, each, theta), log_probs
+
+    return jax.vmap(lane)(params, noise)
+
+
+def _placed(density, family, inputs, params, shift, stretch, limit, log_probs, reach, length):
+    there = _chart(density, family, inputs)
+    ((site, now),) = there.log_probs(params).items()
+    weight, towards = jnp.exp(now), log_probs - now
+    towards = jnp.clip(towards - jnp.sum(weight * towards, -1, keepdims=True), -reach, reach)
+    labels = {site: jax.nn.log_softmax(now + length * towards, -1)}
+    return there.with_log_probs(there.move(params, shift, stretch, limit), labels)
 
 
 def _departed(density, family, inputs, params, shift, stretch, limit, tables, reach, length):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,6 +17,16 @@ from yoasovi.windows.value_regression import absorbed, fit_line, local_promise, 
 from yoasovi.windows.value_rule import ValueForecast
 
 
+class Shown(NamedTuple):
+    """What one lane's window shows."""
+
+    values: np.ndarray
+    forecast: ValueForecast
+    memory: Any
+    theta: Any  # the draws
+    cost: int  # values of log p
+
+
 class ValueTurns(WindowTurns):
     """Windows in which q stands still while its values are regressed."""
 
@@ -26,7 +36,7 @@ class ValueTurns(WindowTurns):
 
     def begin(self, params, trust, origin=None):
         lanes = len(jax.tree.leaves(params)[0])
-        memory = in_lanes(nothing_known(self.layout), lanes)
+        memory = in_lanes(self.blank_memory(), lanes)
         theta = self.kernels.blank_draw(lanes)
         zero = np.zeros(lanes, int)
         return RunState(
@@ -35,13 +45,18 @@ class ValueTurns(WindowTurns):
             zero + int(StopReason.RUNNING),
         )  # fmt: skip
 
+    def blank_memory(self) -> Any:
+        """Give one lane's memory to begin with."""
+        return nothing_known(self.layout)
+
     def travel(self, state, plan, place):
         rng = stream(self.limits.seed, Purpose.WINDOW, place)
+        luck = stream(self.limits.seed, Purpose.LEAP, place)
         size = self.family.noise_size(self.kernels.density)
         done = []
         for lane, count in enumerate(plan.size):
             noise = self.noise(rng, (int(count), size))
-            done.append(self._looked(take(state, lane), noise))
+            done.append(self._looked(take(state, lane), noise, luck))
         journey = jax.tree.map(lambda *x: np.stack(x), *done)
         return journey
 
@@ -49,15 +64,26 @@ class ValueTurns(WindowTurns):
         points = open_uniform(rng, shape)
         return self.family.noise(points)
 
-    def _looked(self, state: RunState, noise: np.ndarray) -> Journey:
+    def look(self, state: RunState, noise: np.ndarray, luck: np.random.Generator) -> Shown:
         """Look at one lane's values where it stands, and say what they tell of that place."""
-        with np.errstate(all="ignore"):
-            sights, theta = self.kernels.sights(state.params, noise, self.method.gradient.spread)
-            values = values_of(state.memory, sights)
-            line, elbo, se = fit_line(self.layout, sights.features, values)
-            tables = absorbed(state.memory, sights, self.method.optimizer.recall)
-            local = local_promise(tables, sights.log_probs)
+        sights, theta = self.kernels.sights(state.params, noise, self.method.gradient.spread)
+        values = values_of(state.memory, sights)
+        line, elbo, se = fit_line(self.layout, sights.features, values)
+        tables = absorbed(state.memory, sights, self.method.optimizer.recall)
+        local = local_promise(tables, sights.log_probs)
         forecast = ValueForecast(elbo, se, promise(line), local, line.lost, len(values))
+        return Shown(values, forecast, state.memory._replace(line=line, tables=tables), theta, len(values))
+
+    def depart(self, params: Any, memory: Any, control: Any) -> Any:
+        """Go where one lane's line and tables point."""
+        shift, stretch = newton(self.layout, memory.line, control.length, control.trust)
+        reach = self.method.optimizer.reach
+        return self.kernels.depart(params, shift, stretch, reach * control.length, memory, reach, control.length)
+
+    def _looked(self, state: RunState, noise: np.ndarray, luck: np.random.Generator) -> Journey:
+        """Look, and count what was not finite."""
+        with np.errstate(all="ignore"):
+            values, forecast, memory, theta, cost = self.look(state, noise, luck)
         bad = ~np.isfinite(values)
         refused = state.refused
         if bad.any():
@@ -68,8 +94,7 @@ class ValueTurns(WindowTurns):
             refused = Refused(counts, run, LOG_P, state.step + last, jax.tree.map(lambda x: x[last], theta))
         else:
             refused = refused._replace(run=0)
-        memory = state.memory._replace(line=line, tables=tables)
-        spent, none = np.asarray(len(values)), np.asarray(0)
+        spent, none = np.asarray(cost), np.asarray(0)
         journey = Journey(state.params, state.params, memory, forecast, refused, bad.sum(), spent, none)
         return jax.tree.map(np.asarray, journey)
 
@@ -79,15 +104,13 @@ class ValueTurns(WindowTurns):
         return ruling, zero, zero
 
     def departed(self, state, running):
-        """Stand where the incumbent's line and tables point."""
+        """Stand where the incumbent's memory points."""
         moved = []
         for lane in range(len(running)):
             params, memory, control = take(state.params, lane), take(state.memory, lane), take(state.control, lane)
             if running[lane] and not control.again:
                 with np.errstate(all="ignore"):
-                    shift, stretch = newton(self.layout, memory.line, control.length, control.trust)
-                    reach = self.method.optimizer.reach
-                    new = self.kernels.depart(params, shift, stretch, reach * control.length, memory, reach, control.length)
+                    new = self.depart(params, memory, control)
                 params = new if all(np.isfinite(x).all() for x in jax.tree.leaves(new)) else params
             moved.append(params)
         return jax.tree.map(lambda *x: np.stack(x), *moved)

@@ -1,4 +1,4 @@
-"""The default rule where there are no gradients: one value of log p per iteration, a regression per window.
+"""The default rule where there are no gradients: values of log p at one draw per iteration, a regression per window.
 
 A window is drawn after its q was chosen, so the intercept of its regression is a fresh estimate of that q's ELBO, and
 judges it against the incumbent's; the incumbent's coefficients say where the next window stands.
@@ -90,7 +90,8 @@ class ValueWindow:
         with np.errstate(invalid="ignore"):
             gain, se = seen.elbo - yardstick, np.hypot(seen.se, control.se)
             lost = seen.lost > control.lost + 0.05  # a window that falls off the support more often is no better
-            worse = ~(gain >= -self.sure * se) | lost | ~sound
+            hidden = (gain < -self.flat) & (seen.se > 4.0 * control.se)  # a loss behind an error that the incumbent has not
+            worse = ~(gain >= -self.sure * se) | lost | hidden | ~sound
             better = ~worse & (gain > self.sure * se) & (gain > 0.02)
             flat = ~worse & ~better & (np.abs(gain) + self.sure * se < self.flat)
         # A window cut short by `max_steps` may win, but no doubt is read in its favour.
