@@ -116,7 +116,7 @@ def test_a_climb_is_tried_once_before_steps_unless_the_posterior_is_straight():
         setting, control, gain, flat, forecast, np.ones(3, bool), np.zeros(3), np.full(3, 0.5), np.ones(3, int)
     )
     after = ruled(control, flat).control
-    assert after.kind.tolist() == [CLIMB, STEPS, STEPS] and (after.climbs[0], after.size[0]) == (0, 16)
+    assert after.kind.tolist() == [CLIMB, STEPS, STEPS] and (after.climbs[0], after.size[0]) == (0, 8)
     climbing = after._replace(kind=np.full(3, CLIMB), windows=np.full(3, 7))
     better = ruled(climbing, flat._replace(mean=np.full(3, 9.0), wins=np.ones(3)))
     assert (better.control.kind == SCALES).all() and better.accept.all() and not better.settled.any()

@@ -132,7 +132,8 @@ class Window:
 
     def _to_climb(self, control: WindowControl) -> WindowControl:
         none = 0 * control.kind
-        return control._replace(kind=none + CLIMB, size=none + self.first, length=0.0 * control.length + 1.0, climbs=none)
+        size, length = none + max(self.first // 4 * 2, 4), 0.0 * control.length + 1.0
+        return control._replace(kind=none + CLIMB, size=size, length=length, climbs=none)
 
     def _first_steps(self, setting: Setting, like: Any) -> WindowControl:
         """Begin with windows of natural steps; `like` is an array of ones with the shape of the lanes."""
@@ -235,7 +236,7 @@ class Window:
 
         paying = seen.better & (seen.gain > xp.maximum(0.5 * expected, 0.1))
         blurred = ~paying & (noise > 0.25 * signal)
-        failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse)))
+        failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse) | (full & seen.small)))
         undecided = ~seen.better & ~seen.worse
         grow = xp.where(full, blurred, undecided)
         size = xp.where(grow, even(growth * control.size), control.size)
@@ -252,7 +253,9 @@ class Window:
         nearly = straight & (noise < 2.0 * self.tolerance) & (signal < 4.0 * self.tolerance)
         # Many draws and still far from straight: steps follow a bend, lines creep along it.
         creeping = many & (noise * control.size > 10.0 + 2.0 * dim) & (not setting.batched)
-        line_done = (failures >= 2) | ((size > capacity) & ~nearly) | creeping
+        astray = (control.climbs > 0) & ~(straight & (signal + noise < 10.0 * self.tolerance))
+        lost = astray & seen.worse & (full_size > 4 * self.first)  # a climb costs no more than a few such lines
+        line_done = (failures >= 2) | ((size > capacity) & ~nearly) | creeping | lost
 
         none = 0 * control.kind
         here = control._replace(
@@ -271,7 +274,6 @@ class Window:
         )
         far = (signal + noise > 10.0 * (1 + dim)) & (control.asked < 3)
         # Before steps take over: a posterior that bends looks flat from places far off, and another may be better.
-        astray = (control.climbs > 0) & ~(straight & (signal + noise < 4.0 * self.tolerance))
         onwards = choose(astray, self._to_climb(here), to_steps)
-        done = choose(full, choose(far, to_scales, onwards), to_line if full_size else onwards)
+        done = choose(full, choose(far & ~lost, to_scales, onwards), to_line if full_size else onwards)
         return choose(xp.where(full, line_done, scales_done), done, here), settled

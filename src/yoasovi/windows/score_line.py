@@ -6,10 +6,10 @@ the posterior. A window of mirrored draws (eps, -eps) at a fixed q gives
     w(eps) ~ a + B eps,     a = E[w],   B = E[dw/deps]  (Stein's lemma),
 
 and a = 0, B = 0 are exactly the conditions for the best Gaussian under the ELBO. The target's precision in q's units is
-I - B, its mean (I - B)^-1 a: for a Gaussian posterior the line is exact, whatever q, after d + 1 pairs. For others each
-block of (a, diag B, rest of B) is shrunk by the positive-part James-Stein factor of its own sampling noise, so that a
-window which learned nothing proposes nothing. Arrays are (..., n, d); rows that are not finite are left out, and
-so is a last one whose mirror image was cut off.
+I - B, its mean (I - B)^-1 a: for a Gaussian posterior the line is exact, whatever q, after d + 1 pairs. For others a and
+diag B are shrunk by the positive-part James-Stein factor of their own sampling noise, and the rest of B entry by entry (see
+`sparse`), so that a window which learned nothing proposes nothing. Arrays are (..., n, d); rows that are not finite are left
+out, and so is a last one whose mirror image was cut off.
 """
 
 from __future__ import annotations
@@ -81,13 +81,10 @@ def _whole_slope(x: Any, odd: Any) -> tuple[Any, Any, Any]:
     # Variances that do not assume equal noise for all draws: posteriors with tails are noisiest far out.
     variance = turned(((odd - x @ turned(b)) / slack[..., None]) ** 2) @ reach**2
     b, variance = 0.5 * (b + turned(b)), 0.25 * (variance + turned(variance))
-    trace, all_of = xp.diagonal(variance, axis1=-2, axis2=-1).sum(-1), variance.sum((-1, -2))
-    on, off = b * eye, b * (1.0 - eye)
-    noises = 2.0 * trace, all_of - trace
-    squares = [(m**2).sum((-1, -2)) for m in (on, off)]
-    keep = [shrinkage(square, noise) for square, noise in zip(squares, noises, strict=True)]
-    slope = keep[0][..., None, None] * on + keep[1][..., None, None] * off
-    return slope, [k * square for k, square in zip(keep, squares, strict=True)], noises
+    on, off, squares = b * eye, b * (1.0 - eye), lambda m: (m**2).sum((-1, -2))
+    noise_on = 2.0 * xp.diagonal(variance, axis1=-2, axis2=-1).sum(-1)
+    keep_on, (off, noise_off) = shrinkage(squares(on), noise_on), sparse(off, variance * (1.0 - eye))
+    return keep_on[..., None, None] * on + off, (keep_on * squares(on), squares(off)), (noise_on, noise_off)
 
 
 def line(eps: Any, white: Any) -> ScoreLine:
@@ -98,6 +95,30 @@ def line(eps: Any, white: Any) -> ScoreLine:
     keep_a = shrinkage((a**2).sum(-1), noise_a)
     signal = 0.5 * keep_a * (a**2).sum(-1) + 0.25 * sum(signals)
     return ScoreLine(keep_a[..., None] * a, slope, signal, 0.5 * noise_a + 0.25 * sum(noises))
+
+
+def sparse(x: Any, variance: Any) -> tuple[Any, Any]:
+    """Give posterior means of matrices whose entries are seen with these variances, and their total posterior variance.
+
+    A share of the entries is Gaussian about zero, the others are zero: share and size are those that make what was seen most
+    likely. A hierarchy's groups hang together through few parameters; where all entries count, this is James and Stein's.
+    """
+    xp, both = space(x), (-1, -2)
+    tiny = xp.finfo(x.dtype).tiny ** 0.5
+    there = variance > tiny
+    z2 = xp.where(there, x**2 / xp.where(there, variance, 1.0), 0.0)
+    count = xp.maximum(there.sum(both), 1)[..., None, None]
+    mean = z2.sum(both)[..., None, None] / count
+    share, wide = 0.0 * mean + 0.5, xp.maximum(2.0 * mean - 1.0, 1.0 + 1e-3)
+    for _ in range(20):
+        odds = xp.log(share) - xp.log1p(-share) - 0.5 * xp.log(wide) + 0.5 * z2 * (1.0 - 1.0 / wide)
+        likely = there / (1.0 + xp.exp(-xp.clip(odds, -50.0, 50.0)))
+        total = likely.sum(both)[..., None, None]
+        share = xp.clip(total / count, 1e-3, 1.0 - 1e-3)
+        wide = xp.maximum((likely * z2).sum(both)[..., None, None] / xp.maximum(total, 1e-3), 1.0 + 1e-6)
+    keep = 1.0 - 1.0 / wide
+    left = likely * keep + likely * (1.0 - likely) * keep**2 * z2
+    return xp.where(there, likely * keep, 1.0) * x, (variance * left).sum(both)
 
 
 class Newton(NamedTuple):
