@@ -321,7 +321,10 @@ class _Inquiry:
             yield say("good", f"The weights are worth {share:.0%} of their number: their tail moves nothing.")
         elif self.sure:
             state = FINE if khat <= poor else UNKNOWN if khat - error <= poor else AGAINST
-            yield say("good", "The tail of q's weights; what you get was compared with something better above.", state=state)
+            hidden = khat > poor and self.facts.funnel is not None  # chains hardly enter the neck that correction missed
+            text = "The tail of q's weights; what you get was compared with something better above."
+            text = "The tail of q's weights, with a funnel: something may hide from all that was looked at." if hidden else text
+            yield say("usable" if hidden else "good", text, state=state)
         else:
             grade = "good" if khat - error <= usable else "usable" if khat - error <= poor else "poor"
             yield say(grade, "The tail of the importance weights: above 0.7 they are not to be trusted.")
@@ -330,6 +333,7 @@ class _Inquiry:
         poor, failed = (max(a, b * self.dim) for a, b in zip(self.limits.gap, self.limits.gap_each, strict=True))
         sure = gap.value - 2.0 * gap.se
         grade = "failed" if sure > failed else "poor" if sure > poor else "good"
+        grade = "usable" if self.fine and grade != "good" else grade  # q is far off, what you get is not
         self.facts.gap = gap.value if grade != "good" else 0.0
         text = "A lower bound on the distance between q and the posterior, KL(q || p)."
         return found("gap", max(gap.value, 0.0), grade, text, error=gap.se, limit=poor, unit="nats")
