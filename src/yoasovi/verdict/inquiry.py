@@ -323,7 +323,7 @@ class _Inquiry:
             state = FINE if khat <= poor else UNKNOWN if khat - error <= poor else AGAINST
             hidden = khat > poor and self.facts.funnel is not None  # chains hardly enter the neck that correction missed
             text = "The tail of q's weights; what you get was compared with something better above."
-            text = "The tail of q's weights, with a funnel: something may hide from all that was looked at." if hidden else text
+            text = "The tail of q's weights, in a funnel: its neck may hide from all that was looked at." if hidden else text
             yield say("usable" if hidden else "good", text, state=state)
         else:
             grade = "good" if khat - error <= usable else "usable" if khat - error <= poor else "poor"
@@ -361,7 +361,8 @@ class _Inquiry:
             yield say(grade, f"{climbs} found {many}, {apart[0].barrier:.1f} nats of valley in between.")
         elif self.facts.runaway:
             text = f"{climbs} ran away from q, to where log p is high but has no mass: a funnel's neck, or a flat direction."
-            yield say("good" if self.sure else "usable", text, state=UNKNOWN)
+            hidden = self.facts.funnel is not None and not self.fine
+            yield say("poor" if hidden else "good" if self.sure else "usable", text, state=UNKNOWN)
         elif seen.relabelled:
             yield say("good", f"{climbs} found other modes that only swap labels: one of them is enough.")
         else:
