@@ -444,7 +444,7 @@ def test_a_mistake_is_raised_where_the_traceback_is_asked_for(monkeypatch):
 
 def test_the_example_in_the_readme_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # it writes a report
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     assert len(block.strip().splitlines()) == 10
     scope = {}
     exec(compile(block, "README.md", "exec"), scope)

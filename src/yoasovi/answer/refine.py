@@ -36,7 +36,7 @@ _FEWEST = 4  # draws of a chain that anything can be said of
 _STATS = {"energy": "energy", "acceptance_rate": "accept_prob", "n_steps": "num_steps", "diverging": "diverging"}
 
 
-class Aim(NamedTuple):
+class Goal(NamedTuple):
     """What `Fit.refine` was asked for."""
 
     chains: int
@@ -59,7 +59,7 @@ class Chains:
     rhat: np.ndarray  # (d,), the larger of that of values and that of distances from the median
     ess: np.ndarray  # (d,)
     num_gradients: int  # warm-up included
-    wanted: Aim
+    wanted: Goal
     stopped: str  # met, budget or interrupted
 
     @property
@@ -101,7 +101,7 @@ class Chains:
             raise ValueError(f"what is said of each draw must have shape {theta.shape[:2]}")
         if said["stopped"] not in _STOPPED:
             raise ValueError(f"they stopped for an unknown reason, {said['stopped']!r}")
-        return cls(theta, stats, rhat, ess, int(said["num_gradients"]), Aim(**said["wanted"]), said["stopped"])
+        return cls(theta, stats, rhat, ess, int(said["num_gradients"]), Goal(**said["wanted"]), said["stopped"])
 
     def __str__(self):
         chains, draws = self.theta.shape[:2]
@@ -141,7 +141,7 @@ def expected_gradients(fit: Fit, chains: int = 8, ess: float = 400) -> int:
     return chains * (_WARM_UP + rounds) * ROUND * leapfrogs
 
 
-def refine(fit: Fit, wanted: Aim, progress: bool | None) -> Fit:
+def refine(fit: Fit, wanted: Goal, progress: bool | None) -> Fit:
     """Run NUTS from draws of q; see `Fit.refine`."""
     positive_integer("chains", "refine", wanted.chains)
     check(wanted.chains > 1, "chains", "refine", "at least 2, so that they can be compared", wanted.chains)
@@ -166,7 +166,7 @@ def refine(fit: Fit, wanted: Aim, progress: bool | None) -> Fit:
     return mended.looking_through(fit.kernels)
 
 
-def _until(run: _Run, wanted: Aim, interrupts: Interrupts, show: Rounds) -> Chains:
+def _until(run: _Run, wanted: Goal, interrupts: Interrupts, show: Rounds) -> Chains:
     """Warm up, then take rounds until they give what is wanted or there is a reason to stop."""
     for _ in range(_WARM_UP):
         run.warm_up()
@@ -189,7 +189,7 @@ def _until(run: _Run, wanted: Aim, interrupts: Interrupts, show: Rounds) -> Chai
 class _Run:
     """Chains on their way."""
 
-    def __init__(self, fit: Fit, wanted: Aim):
+    def __init__(self, fit: Fit, wanted: Goal):
         chains, self.most, self.seed = wanted.chains, wanted.max_gradients, wanted.seed
         self.root = fit.family.root(fit.params)
         self.program = fit.kernels.bind(transitions, fit.model.density)

@@ -256,9 +256,9 @@ class Fit:
         seed, progress
             The fit's own seed by default; progress as in `fit`.
         """
-        from yoasovi.answer.refine import Aim, refine
+        from yoasovi.answer.refine import Goal, refine
 
-        return refine(self, Aim(chains, rhat, ess, max_gradients, self.seed if seed is None else seed), progress)
+        return refine(self, Goal(chains, rhat, ess, max_gradients, self.seed if seed is None else seed), progress)
 
     def khat(self) -> float:
         """Pareto k-hat of the importance ratios p/q; above 0.7 they, and probably q, are not to be trusted."""

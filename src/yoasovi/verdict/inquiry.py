@@ -293,7 +293,8 @@ class _Inquiry:
         text = f"One sd of {pair[0]} changes the precision of {pair[1]} by that much: a funnel, which q cannot have."
         deep = abs(value) > self.limits.funnel
         # Where the draws are seen to be off as well, its neck hides more than can be measured.
-        return say("poor" if self.off else "usable" if deep else "good", text, state=AGAINST)
+        poor = self.off or (deep and self.sure and not self.fine)
+        return say("poor" if poor else "usable" if deep else "good", text, state=AGAINST)
 
     def weights(self) -> Iterator[Finding]:
         """Importance weights of q's own draws; they cost a grade only where nothing better was to be had."""

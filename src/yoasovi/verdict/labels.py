@@ -64,7 +64,8 @@ class Relabelling:
         if site.shape == site.free_shape:
             return x
         transform = biject_to(self.prior[name].support)
-        return np.asarray(transform.inv(x) if back else transform(x))
+        turn = transform.inv if back else transform
+        return np.stack([np.asarray(turn(row)) for row in x])  # PyMC's know one point at a time
 
     def _distance(self, theta: np.ndarray, a: np.ndarray) -> float:
         away = theta - a
