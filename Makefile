@@ -13,6 +13,7 @@ help:
 	@echo "make clean   remove .venv and caches"
 
 demo: .venv/.ready
+	@mkdir -p out
 	@$(BIN)/yoasovi compare eight-schools --methods yoasovi,advi,yoasovi-metropolis --report out/demo.html
 
 test: .venv/.ready
