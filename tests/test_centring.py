@@ -14,6 +14,7 @@ from numpyro.infer.reparam import LocScaleReparam
 import yoasovi as yo
 from yoasovi.kernels.programs import as_arrays, precision
 from yoasovi.model import noncentred, reparameterisations
+from yoasovi.model.centring import may_be_centred
 from yoasovi.model.minibatch import Anchor, Batch
 from yoasovi.numpyro import from_numpyro
 from yoasovi.start import places
@@ -201,6 +202,15 @@ def test_nothing_to_non_centre_in_pymc():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("a"), 1, observed=[1.0])
     assert noncentred(yo.from_pymc(model)) is None
+
+
+def test_a_non_centred_form_is_advised_only_where_there_may_be_one():
+    centred = from_numpyro(schools, Y, SE)
+    assert may_be_centred(centred, ("tau", "theta[3]")) and not may_be_centred(centred, ("mu", "tau"))
+    assert not may_be_centred(noncentred(centred), ("tau", "theta[3]"))
+    assert may_be_centred(yo.models.HierarchicalNormal(Y, sd=SE, centered=True), ("tau", "theta[3]"))
+    for pair in (("tau", "offset[3]"), None):
+        assert not may_be_centred(yo.models.HierarchicalNormal(Y, sd=SE), pair)
 
 
 @pytest.fixture(scope="module")

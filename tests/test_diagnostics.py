@@ -123,6 +123,9 @@ def test_advice_names_what_can_be_done():
     assert told(finding("shift", "usable")).endswith("not close enough: use NUTS.")
     assert "fit.refine(), NUTS from here (about 20,000 gradients)" in told(finding("shift", "usable"), refine=20_000)
     assert "could not be told for sure" in told(finding("shift", "usable", "cannot tell"))
+    funnel = finding("funnel", "usable")
+    assert told(funnel, funnel=("tau", "z")).startswith("Reparameterise (non-centred): the scale of z depends on tau;")
+    assert told(funnel, funnel=("tau", "z"), centred=False).startswith("The scale of z depends on tau, which no Gaussian")
     assert "raise max_steps (it ended at 5,000)" in told(finding("stopped", "usable") | finding("khat", "good"))
 
 

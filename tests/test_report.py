@@ -92,6 +92,8 @@ def test_several_fits_stand_side_by_side(fit, tmp_path):
     assert 'class="verdict failed"' in text and text.count('class="verdict') == text.count("<details>") == 2
     with pytest.raises(ValueError, match=r"`path` of `report` must be a file name that ends in .html"):
         fit.report(tmp_path / "report.pdf")
+    with pytest.raises(ValueError, match=r"`path` of `report` must be in a folder that exists; got .*nowhere"):
+        fit.report(tmp_path / "nowhere" / "report.html")
 
 
 def test_thinning_keeps_the_ends_and_the_extremes():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, ImproperUniform
 
 from yoasovi.errors import check
 
@@ -161,6 +161,14 @@ def reparameterisations(model: Model, funnel: tuple[str, str] | None = None) -> 
     forms.append({k: 0.0 if k in frames.joint else _HALFWAY for k in frames.names})
     fresh = [x for i, x in enumerate(forms) if x and x != model.centred and x not in forms[:i]]
     return [(_described(x), recentred(model, x)) for x in fresh]
+
+
+def may_be_centred(model: Model, funnel: tuple[str, str] | None) -> bool:
+    """Tell whether sites of a funnel (any, where none is named) may have a non-centred form that is not in use yet."""
+    named = {label.split("[")[0] for label in funnel} if funnel else set(model.prior)
+    if model.centring is not None:
+        return any(k in named and model.centred.get(k) != 0.0 for k in model.centring.frames.names)
+    return any(isinstance(model.prior.get(k), ImproperUniform) for k in named)  # its law is somewhere inside log p
 
 
 def _described(centred: Mapping[str, float]) -> str:

@@ -35,10 +35,10 @@ def write(
     check(len(fits) > 0, "fits", "report", "at least one fit", fits)
     path = Path(path)
     check(path.suffix in (".html", ".htm"), "path", "report", "a file name that ends in .html", str(path))
+    check(path.parent.is_dir(), "path", "report", "in a folder that exists", str(path))
     with content.uncounted(fits):
         again = facts.again(fits, path) if rerun is None else Again(rerun, [])
         page = render(fits, title, again, names or _names(fits))
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     return path
 

@@ -20,8 +20,6 @@ class Facts:
     corrects: bool  # `fit.sample()` is importance-corrected by itself
     refine: int | None = None  # gradients that `fit.refine()` would take, about; None where it cannot be asked
     refined: int | None = None  # gradients that it was allowed, if it was asked
-    few: bool = False  # corrected draws that count are few
-    lost: bool = False  # nothing that was looked at tells where the posterior is
     stopped: str = "CONVERGED"
     to_gain: float = 0.0
     gap: float = 0.0
@@ -29,6 +27,7 @@ class Facts:
     modes: int = 1
     correlated: tuple[str, str] | None = None
     funnel: tuple[str, str] | None = None
+    centred: bool = True  # the sites of the funnel, or any if none is named, may have a non-centred form
     runaway: bool = False
     unsearched: bool = False
     coarse: bool = False
@@ -50,12 +49,15 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
         return "Nearly all digits of log p are taken by its size: leave out large constants, or compute in float64."
     if facts.modes > 1:
         return (
-            "The posterior has several modes and q describes one; use NUTS with many chains, or a sampler that tempers. "
-            "If the modes only swap labels, one is enough: order the labels."
+            "The posterior has several modes and what you get describes some of them: compare fits of other seeds, or use a "
+            "sampler that tempers. If the modes only swap labels, one is enough: order the labels."
         )
     if facts.funnel is not None or facts.runaway:
-        where = f": the scale of {facts.funnel[1]} depends on {facts.funnel[0]}" if facts.funnel else ""
-        return f"Reparameterise (non-centred){where}; {_sample(facts)} on the reparameterised model."
+        where = f"the scale of {facts.funnel[1]} depends on {facts.funnel[0]}" if facts.funnel else ""
+        if facts.centred:
+            return f"Reparameterise (non-centred){where and ': ' + where}; {_sample(facts)} on the reparameterised model."
+        cause = where.replace("the scale", "The scale") or "log p rises where it has no mass"
+        return f"{cause}, which no Gaussian q can follow: {_sample(facts)}."
     if facts.correlated is not None and facts.family != "full_rank" and not facts.corrects:
         larger = "full_rank" if facts.dim <= 300 or facts.family == "low_rank" else "low_rank"
         a, b = facts.correlated

@@ -13,6 +13,7 @@ from scipy.special import ndtri
 from yoasovi.errors import check
 from yoasovi.families.base import Gaussian
 from yoasovi.methods import METHODS, Method
+from yoasovi.model.centring import may_be_centred
 from yoasovi.stopping import MaxSteps, StopReason
 from yoasovi.verdict import diagnostics, looks
 from yoasovi.verdict.advice import Facts, advise
@@ -199,8 +200,7 @@ class _Inquiry:
     def _corrected(self) -> Finding:
         size = self.fit.effective_size()
         text = f"The draws you get are importance-corrected, and worth {size:,.0f} independent ones."
-        self.facts.few = size < 400
-        return found("corrected", size, "usable" if self.facts.few else "good", text, limit=400, unit="draws")
+        return found("corrected", size, "usable" if size < 400 else "good", text, limit=400, unit="draws")
 
     def _shift(self, off: Off, how: str) -> Finding:
         usable, poor = self.limits.shift
@@ -238,7 +238,6 @@ class _Inquiry:
         missed = share - have
         say = partial(found, "outside", 100 * max(missed, 0.0), error=100 * error, limit=100 * usable, unit="%")
         if size < 0.02 * len(seen.weights):
-            self.facts.lost = not self.sure
             text = f"A few draws far out carry all the weight ({size:.0f} of {len(seen.weights):,} count)"
             yield say("good" if self.sure else "poor", f"{text}: how much lies there cannot be told.", state=UNKNOWN)
             return
@@ -286,14 +285,15 @@ class _Inquiry:
 
     def _funnel(self, pairs: diagnostics.Pairwise) -> Finding:
         value, error, pair = _surest(self.fit.model, pairs, 0.5 * self.limits.funnel)
-        self.facts.funnel = pair
+        self.facts.funnel, self.facts.centred = pair, may_be_centred(self.fit.model, pair)
         say = partial(found, "funnel", 100 * abs(value), error=100 * error, limit=100 * self.limits.funnel, unit="%")
         if pair is None:
             return say("good", "Scales do not depend on other parameters.")
         text = f"One sd of {pair[0]} changes the precision of {pair[1]} by that much: a funnel, which q cannot have."
         deep = abs(value) > self.limits.funnel
-        # Where the draws are seen to be off as well, its neck hides more than can be measured.
-        poor = self.off or (deep and self.sure and not self.fine)
+        # Where the draws are seen to be off as well, or may be in one that is surely deep, its neck hides more than is seen.
+        surely = abs(value) - 2.0 * error > self.limits.funnel
+        poor = self.off or (surely and self.sure and not self.fine)
         return say("poor" if poor else "usable" if deep else "good", text, state=AGAINST)
 
     def weights(self) -> Iterator[Finding]:
