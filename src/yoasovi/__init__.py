@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from yoasovi.model import Model, noncentred
     from yoasovi.numpyro import from_numpyro
     from yoasovi.pymc import from_pymc
+    from yoasovi.scale.sweep import Job, Sweep, jobs, sweep
     from yoasovi.stopping import StopReason
     from yoasovi.verdict.diagnostics import Estimate
     from yoasovi.verdict.findings import Thresholds, Verdict
@@ -31,11 +32,13 @@ _HOMES = {
     "Factorised": "families",
     "Fit": "answer.result",
     "FullRank": "families",
+    "Job": "scale.sweep",
     "LowRank": "families",
     "MeanField": "families",
     "Method": "methods",
     "Model": "model",
     "StopReason": "stopping",
+    "Sweep": "scale.sweep",
     "Thresholds": "verdict",
     "Verdict": "verdict",
     "cache": "caching",
@@ -43,13 +46,16 @@ _HOMES = {
     "fit": "fitting",
     "from_numpyro": "numpyro",
     "from_pymc": "pymc",
+    "jobs": "scale.sweep",
     "load": "files.saving",
     "noncentred": "model",
+    "sweep": "scale.sweep",
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
-    "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model",
-    "StopReason", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro", "from_pymc", "load", "noncentred",
+    "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "Job", "LowRank", "MeanField",
+    "Method", "Model", "StopReason", "Sweep", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro",
+    "from_pymc", "jobs", "load", "noncentred", "sweep",
     "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 

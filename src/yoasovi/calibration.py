@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -56,11 +57,11 @@ class Calibration:
 
 def calibrate(
     model: Model, simulate: Callable | None = None, n: int = 100, *, seed: int = 0, draws: int = 1000,
-    corrected: bool = False, **options,
+    corrected: bool = False, workers: int = 1, client: Any = None, **options,
 ) -> Calibration:  # fmt: skip
     """Draw parameters from the prior, simulate data, fit, and see where the truth lies in q; `n` times (Yao et al. 2018).
 
-    All fits share one compiled program: only the data change.
+    All fits of a process share one compiled program: only the data change.
 
     Parameters
     ----------
@@ -71,12 +72,15 @@ def calibrate(
         where its data are a dict with `y` or one array.
     draws, corrected
         Draws from each q, importance-corrected if asked for.
+    workers, client
+        Processes of this machine; or a `distributed.Client`, or its address, to run on a Dask cluster.
     **options
         Of `fit`.
     """
     from scipy.stats import ks_2samp, kstest
 
-    from yoasovi.fitting import as_model, fit
+    from yoasovi.fitting import as_model
+    from yoasovi.scale.pool import Failure, each
 
     model = as_model(model)
     positive_integer("n", "calibrate", n)
@@ -85,28 +89,39 @@ def calibrate(
         raise ValueError(f"`model` of `calibrate` must have continuous parameters only; {model.name} has others.")
     simulate = simulate or _own_simulation(model)
     check(callable(simulate), "simulate", "calibrate", "a function of (key, params)", simulate)
-    shapes = jax.tree.map(np.shape, model.data)
-    ranks, failed, names = [], 0, []
-    options = {"progress": False, **options}
-    for i in range(n):
-        keys = stream(seed, Purpose.CALIBRATION, i).integers(0, 2**32, size=(2, 2), dtype=np.uint32)
-        truth = call(Clock(), _prior_draw, (model.density,), model.inputs, keys[0])
-        with precision():
-            data = jax.tree.map(np.asarray, simulate(jax.random.wrap_key_data(keys[1]), truth))
-        if jax.tree.map(np.shape, data) != shapes:
-            raise ValueError(f"`simulate` of `calibrate` must give data of the shapes of the model's; got "
-                             f"{jax.tree.map(np.shape, data)}, not {shapes}.")  # fmt: skip
-        # A model's own start was made for its own data.
-        answer = fit(replace(model, data=data, start=None), seed=seed + i, **options)
-        failed += not answer.converged
-        sample = answer.sample(draws, corrected=corrected)
-        ranks.append(np.concatenate([np.ravel(np.mean(sample[k] < np.asarray(truth[k]), 0)) for k in truth]))
-    for k, v in truth.items():
-        names += [k if not index else f"{k}[{','.join(map(str, index))}]" for index in np.ndindex(np.shape(v))]
+    one = partial(_rank, model, simulate, seed, draws, corrected, {"progress": False, **options})
+    found: list[Any] = [None] * n
+    for place, result in each(one, range(n), workers, client):
+        if isinstance(result, Failure):
+            raise ValueError(f"A fit of `calibrate` failed, to simulated data {place}: {result.error}")
+        found[place] = result
+    ranks, failed = [ranks for ranks, _ in found], sum(not converged for _, converged in found)
+    names = [
+        f"{s.name}[{','.join(map(str, i))}]" if i else s.name for s in model.density.sites for i in np.ndindex(s.shape)
+    ]
     p = np.stack(ranks)
     uniform = np.array([kstest(column, "uniform").pvalue for column in p.T])
     symmetric = np.array([ks_2samp(column, 1.0 - column).pvalue for column in p.T])
     return Calibration(names, p, uniform, symmetric, failed)
+
+
+def _rank(
+    model: Model, simulate: Callable, seed: int, draws: int, corrected: bool, options: dict, i: int
+) -> tuple[np.ndarray, bool]:
+    """Give where the i-th true parameters lie in q fitted to the data simulated from them; whether the fit converged."""
+    from yoasovi.fitting import fit
+
+    keys = stream(seed, Purpose.CALIBRATION, i).integers(0, 2**32, size=(2, 2), dtype=np.uint32)
+    truth = call(Clock(), _prior_draw, (model.density,), model.inputs, keys[0])
+    with precision():
+        data = jax.tree.map(np.asarray, simulate(jax.random.wrap_key_data(keys[1]), truth))
+    shapes, got = jax.tree.map(np.shape, model.data), jax.tree.map(np.shape, data)
+    if got != shapes:
+        raise ValueError(f"`simulate` of `calibrate` must give data of the shapes of the model's; got {got}, not {shapes}.")
+    # A model's own start was made for its own data.
+    answer = fit(replace(model, data=data, start=None), seed=seed + i, **options)
+    sample = answer.sample(draws, corrected=corrected)
+    return np.concatenate([np.ravel(np.mean(sample[k] < np.asarray(truth[k]), 0)) for k in truth]), answer.converged
 
 
 def _own_simulation(model: Model) -> Callable:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from yoasovi.errors import positive_integer
 from yoasovi.experiments.files import Row, version, write
+from yoasovi.scale.pool import Failure, each
 
 if TYPE_CHECKING:
     from yoasovi.answer.result import Fit
@@ -69,35 +67,13 @@ def run(measure: Measure, tasks: list[Task], out: Path, workers: int, say: Say =
 
 
 def _done(measure: Measure, tasks: list[Task], out: Path, workers: int) -> Iterable[Task]:
-    if workers == 1 or len(tasks) < 2:
-        for task in tasks:
-            yield work(measure, task, out)
-        return
-    # JAX must not be forked once its threads run.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=_end_with_parent) as pool:
-        futures = [pool.submit(work, measure, task, out) for task in tasks]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    for place, ended in each(partial(work, measure, out), tasks, workers):
+        if isinstance(ended, Failure):
+            raise RuntimeError(f"{tasks[place].problem}, {tasks[place].method}: {ended.error}\n{ended.traceback}")
+        yield ended
 
 
-def _end_with_parent() -> None:
-    """See to it that a worker does not outlive a run that was killed."""
-
-    def watch():
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def work(measure: Measure, task: Task, out: Path) -> Task:
+def work(measure: Measure, out: Path, task: Task) -> Task:
     """Make the rows of one task that are missing; each is there whole or not at all."""
     for seed in task.seeds:
         if finished(task, out, seed) is None:

@@ -48,7 +48,7 @@ def of_fit(model: Model, method: Any, family: Any, seed: int, restarts: int, max
     wide = bool(jax.config.read("jax_enable_x64"))
     return {
         "yoasovi version": __version__, "JAX version": jax.__version__, "backend": jax.default_backend(),
-        "precision": "float64" if wide else "float32", "method": _plain(method), "family": _plain(family),
+        "precision": "float64" if wide else "float32", "method": plain(method), "family": plain(family),
         "seed": str(seed), "restarts": str(restarts), "max_nonfinite": str(max_nonfinite), **of_model(model),
     }  # fmt: skip
 
@@ -79,7 +79,8 @@ def _short(text: str, other: str) -> str:
     return ("..." if begin else "") + text[begin : begin + 70] + "..."
 
 
-def _plain(thing: Any) -> str:
+def plain(thing: Any) -> str:
+    """Write what a thing looks like, without its address."""
     return _ADDRESS.sub("", repr(thing))
 
 
@@ -135,7 +136,7 @@ def _value(x: Any) -> Iterator[Any]:
             yield f"{key}="
             yield from _value(x[key])
     elif isinstance(x, set | frozenset):
-        yield from sorted(map(_plain, x))
+        yield from sorted(map(plain, x))
     elif isinstance(x, list | tuple):
         yield f"{type(x).__name__}("
         for part in x:
@@ -146,7 +147,7 @@ def _value(x: Any) -> Iterator[Any]:
     elif hasattr(x, "dtype") and hasattr(x, "shape") and hasattr(x, "__array__") and not np.asarray(x).dtype.hasobject:
         yield x
     else:
-        yield _plain(x)
+        yield plain(x)
 
 
 def _host_function(fn: Any, seen: set[int]) -> Iterator[Any]:
@@ -164,7 +165,7 @@ def _host_function(fn: Any, seen: set[int]) -> Iterator[Any]:
     owner = getattr(fn, "__self__", fn)
     fn = getattr(fn, "__func__", fn) if isinstance(fn, FunctionType | MethodType) else type(fn).__call__
     if not isinstance(fn, FunctionType):
-        yield _plain(owner)
+        yield plain(owner)
         return
     for name, value in sorted(getattr(owner, "__dict__", {}).items()):
         if isinstance(value, np.ndarray | jax.Array):

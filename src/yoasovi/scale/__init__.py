@@ -1,0 +1,1 @@
+"""Many fits: on the processes of one machine, or on a cluster."""
