@@ -10,7 +10,8 @@ import yoasovi as yo
 NAMES = [
     "Model", "fit", "Fit", "load", "noncentred", "from_numpyro", "from_pymc", "models", "Method", "MeanField", "FullRank",
     "LowRank", "Factorised", "StopReason", "Verdict", "Thresholds", "Checkpoint", "calibrate", "Calibration", "Estimate",
-    "cache", "Job", "Sweep", "jobs", "sweep", "acceptance", "draws", "families", "gradients", "methods", "tempering",
+    "cache", "connect", "Job", "Sweep", "jobs", "sweep", "acceptance", "draws", "families", "gradients", "methods",
+    "tempering",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from yoasovi.model import Model, noncentred
     from yoasovi.numpyro import from_numpyro
     from yoasovi.pymc import from_pymc
+    from yoasovi.scale.sharding import connect
     from yoasovi.scale.sweep import Job, Sweep, jobs, sweep
     from yoasovi.stopping import StopReason
     from yoasovi.verdict.diagnostics import Estimate
@@ -43,6 +44,7 @@ _HOMES = {
     "Verdict": "verdict",
     "cache": "caching",
     "calibrate": "calibration",
+    "connect": "scale.sharding",
     "fit": "fitting",
     "from_numpyro": "numpyro",
     "from_pymc": "pymc",
@@ -54,8 +56,8 @@ _HOMES = {
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
     "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "Job", "LowRank", "MeanField",
-    "Method", "Model", "StopReason", "Sweep", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro",
-    "from_pymc", "jobs", "load", "noncentred", "sweep",
+    "Method", "Model", "StopReason", "Sweep", "Thresholds", "Verdict", "cache", "calibrate", "connect", "fit",
+    "from_numpyro", "from_pymc", "jobs", "load", "noncentred", "sweep",
     "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 

@@ -82,6 +82,9 @@ def fit(
         Live progress: True, False, or None for "where there is a terminal or a notebook".
     checkpoint, resume
         A folder, or a `Checkpoint`, to write the run to; True goes on from what is there, or begins if nothing is.
+    mesh
+        Devices that share the rows of the data among them: "all" (of all processes, after `yo.connect`), a list of
+        devices, or a `jax.sharding.Mesh` of one axis.
     nonfinite, max_nonfinite
         Refuse ("reject") draws that are not finite until `max_nonfinite` in a row, or "raise" at the first.
     mend
@@ -93,18 +96,26 @@ def fit(
     asked = _asked(method=given.method, family=given.family, max_steps=max_steps, restarts=restarts,
                    nonfinite=nonfinite, max_nonfinite=max_nonfinite, mend=mend, **given.settings)  # fmt: skip
     chosen = named(given.method, **given.settings)
-    for name, value in (("batch_size", batch_size), ("mesh", mesh)):
-        if value is not None:
-            raise NotImplementedError(f"`{name}` of `fit` is not available yet.")
+    if batch_size is not None:
+        raise NotImplementedError("`batch_size` of `fit` is not available yet.")
     options = _options(seed, max_steps, restarts, progress, nonfinite, max_nonfinite, checkpoint, resume, chosen.max_steps)
     with Interrupts() as interrupts, Progress(options.progress, chosen, options.max_steps) as show:
         clock.watch, clock.guard = show.compiling, interrupts.run
         with clock.stage("model"):
             model = as_model(model, *given.args, **given.kwargs)
+            if mesh is not None:
+                from yoasovi.scale.sharding import over
+
+                model = over(model, mesh)
             family, why = choose_family(model, chosen, given.family)
             chosen = chosen.for_family(model, family)
         options = options._replace(max_steps=max_steps or chosen.max_steps)  # that form has a limit of its own
-        answer = _fit(model, chosen, family, why, options, clock, interrupts, show)
+        try:
+            answer = _fit(model, chosen, family, why, options, clock, interrupts, show)
+        except jax.errors.JaxRuntimeError as error:
+            if jax.process_count() == 1:
+                raise
+            raise ConnectionError(_lost(error, options.checkpoint)) from error
         answer.asked = asked
     check(isinstance(mend, bool), "mend", "fit", "True or False", mend)
     if not mend or given.method != "yoasovi":
@@ -264,6 +275,8 @@ def _fit(model, method, family, why, options: Options, clock: Clock, interrupts:
             state, trace, costs, origin = _restored(model, turns, clock, options, saved, store.folder)
 
     def write(state):
+        if jax.process_index():  # of several processes one writes
+            return
         numbers = {**costs._asdict(), "seconds": clock.so_far(), "origin": origin}
         store.write(int(np.max(state.step)), state, trace.arrays(), numbers)
 
@@ -389,6 +402,14 @@ def _check_start(model: Model, params: Any) -> None:
             f"`start` of `Model` must lie inside the support: {site} begins at a value that is not finite on the "
             "unconstrained scale."
         )
+
+
+def _lost(error: Exception, checkpoint: Checkpoint | None) -> str:
+    """Say that another process of the fit is gone, and what is left."""
+    left = "with checkpoint=FOLDER (--checkpoint FOLDER) a run can be resumed"
+    if checkpoint is not None:
+        left = f"begin all of them again with checkpoint={str(checkpoint.folder)!r}, resume=True (--resume) to go on"
+    return f"another process of this fit is gone or cannot be reached ({str(error).splitlines()[0][:200]}); {left}."
 
 
 def _blame(model: Model, family: Any, kernels: Any, state: RunState, seed: int) -> str:

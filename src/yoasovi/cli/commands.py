@@ -13,6 +13,7 @@ import typer
 from yoasovi.cli.data import given_data
 from yoasovi.cli.errors import OneLineErrors
 from yoasovi.cli.models import BUILT_INS, find_model
+from yoasovi.cli.processes import AllDevices, Coordinator, NumProcesses, ProcessId, elsewhere, join
 from yoasovi.cli.reproduce import reproduce
 from yoasovi.cli.runs import (
     Row,
@@ -174,16 +175,24 @@ def fit(
     refine: Annotated[
         bool, typer.Option("--refine", help="Run NUTS in the fit's own coordinates; its draws are then the answer.")
     ] = False,
+    all_devices: AllDevices = False,
+    coordinator: Coordinator = None,
+    num_processes: NumProcesses = None,
+    process_id: ProcessId = None,
 ):
     """Fit a model and say how good the answer is."""
     from yoasovi.model.labels import told
 
+    if not join(coordinator, num_processes, process_id):
+        save, report_ = elsewhere(save, report_)
     given = given_data(data, target, columns, group, sd, drop)
     check_outputs(save, report_)  # before an hour is spent
     with waiting("loading", quiet), plain_warnings():
         settings = read_settings(set_, [method])[method]
         found = find_model(model, method, given, prior_scale)
     options = dict(family=family, max_steps=max_steps, restarts=restarts, resume=resume, mend=mend, **settings)
+    if all_devices or coordinator is not None:
+        options["mesh"] = "all"
     if checkpoint is not None:
         from yoasovi.files.checkpoint import Checkpoint
 

@@ -22,6 +22,9 @@ class OneLineErrors(TyperGroup):
             if not standalone_mode or os.environ.get("YOASOVI_TRACEBACK"):
                 raise
             print(f"yoasovi: {one_line(error)}", file=sys.stderr)
+            if isinstance(error, ConnectionError):  # JAX would wait for the process that is gone, and then abort
+                sys.stderr.flush()
+                os._exit(2)
             code = 2
         if not standalone_mode:
             return code

@@ -16,7 +16,7 @@ def kernels_of(model: Any, family: Any, clock: Clock, lanes: int = 1, density: A
     if model.on_host:
         return HostKernels(density, model.inputs, family, clock)
     if isinstance(family, Gaussian | Mixture):
-        return JaxKernels(density, model.inputs, family, clock, lanes)
+        return JaxKernels(density, model.inputs, family, clock, lanes, model.mesh)
     from yoasovi.kernels.factors import FactorKernels
 
     return FactorKernels(density, model.inputs, family, clock, lanes)

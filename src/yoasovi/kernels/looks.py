@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from numpyro.distributions import constraints
 
 from yoasovi.families.mixture import Share
@@ -162,12 +163,15 @@ class PointKernels(ABC):
 class JaxKernels(PointKernels):
     """Looks at a density written in JAX."""
 
-    def __init__(self, density: Density, inputs: Inputs, family: Any, clock: Clock, lanes: int = 1):
+    def __init__(
+        self, density: Density, inputs: Inputs, family: Any, clock: Clock, lanes: int = 1, mesh: Mesh | None = None
+    ):
         super().__init__(family, density.dim)
         self.density, self.inputs = density, inputs
-        self.clock, self.held = clock, Held(inputs)
+        rows = lambda name, x: name.startswith(".data") and x.ndim > 0 and len(x) == density.num_observations
+        self.clock, self.held = clock, Held(inputs, mesh, rows)
         self._gradients, self._differences = self.bind(_gradients, density), self.bind(_differences, density)
-        most = _NUMBERS.get(jax.default_backend(), _NUMBERS_ELSEWHERE) // density.width
+        most = _NUMBERS.get(jax.default_backend(), _NUMBERS_ELSEWHERE) * (mesh.size if mesh else 1) // density.width
         self.block = int(np.clip(most, 1, BLOCK))
         self.sizes = [self.block]  # of blocks, largest first
         while lanes > 1 and self.sizes[0] * _STEP <= min(most, lanes * BLOCK):

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.distributions import Distribution
 
 from yoasovi.caching import as_the_environment_says
@@ -107,9 +108,12 @@ class Held:
 
     They stand in the order of their names. NumPyro hands out a distribution's arrays in the order of a set, which differs
     from process to process: a program that took them so would be compiled anew where a cache has it already.
+
+    With a `mesh`, rows of the arrays that `shared` names are shared out over its devices, and all else is on each of them.
     """
 
-    def __init__(self, tree: Any):
+    def __init__(self, tree: Any, mesh: Mesh | None = None, shared: Callable[[str, Any], bool] = lambda name, x: False):
+        self.mesh = mesh
         with wide():
             leaves, self.tree = jax.tree.flatten(as_arrays(tree))
             names = _names(tree)
@@ -117,7 +121,18 @@ class Held:
             self.places = tuple(sorted(range(len(leaves)), key=order.__getitem__))  # of each leaf, among the sorted ones
             # Through views, since JAX may remember the user's own arrays in another precision: see `_own_constants`.
             put = lambda x: x if isinstance(x, jax.Array) else jax.device_put(x.view())
-            self.leaves = [put(leaves[i]) for i in order]
+            if mesh is None:
+                self.leaves = [put(leaves[i]) for i in order]
+            else:
+                self.leaves = [_spread(leaves[i], mesh, shared(names[i], leaves[i])) for i in order]
+
+
+def _spread(x: Any, mesh: Mesh, rows: bool) -> jax.Array:
+    """Put an array on all devices of a mesh, or the rows of it on one each; a process reads its own rows only."""
+    place = NamedSharding(mesh, PartitionSpec(*mesh.axis_names) if rows else PartitionSpec())
+    if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.device_put(x, place)
+    return jax.make_array_from_callback(x.shape, place, lambda index: np.asarray(x[index]))
 
 
 def _names(tree: Any) -> list[str]:
@@ -139,7 +154,7 @@ class Bound:
 
     def __init__(self, fn: Callable, static: tuple, held: Held, clock: Clock, tiny: bool = False):
         self.fn, self.static, self.clock, self.tiny = fn, static, clock, tiny
-        self.leaves, self.tree, self.places = held.leaves, held.tree, held.places
+        self.leaves, self.tree, self.places, self.mesh = held.leaves, held.tree, held.places, held.mesh
         self._known: dict[Any, Any] = {}
         self._short: set[Any] = set()  # shapes with which a call is too short to be interrupted
 
@@ -154,7 +169,9 @@ class Bound:
                 program = self._known[shapes] = self._program(args, shapes)
             if self.clock.guard is not None and shapes not in self._short:
                 return self._guarded(self.clock.guard, program, args, shapes)
-            return program(self.leaves, *args)
+            answer = program(self.leaves, *args)
+            # Two programs whose devices wait for each other must not run at once: on CPUs they can lock each other out.
+            return answer if self.mesh is None else jax.block_until_ready(answer)
 
     def _guarded(self, guard: Callable, program: Any, args: tuple, shapes: tuple) -> Any:
         begin = time.perf_counter()
@@ -166,6 +183,7 @@ class Bound:
     def _program(self, args: tuple, shapes: tuple) -> Any:
         kept = tuple((x.shape, str(x.dtype)) for x in self.leaves)
         key = (self.fn, self.static, self.tree, kept, shapes, _x64(), jax.default_backend(), _WIDE_ON, self.tiny)
+        key += (self.mesh, self.mesh and tuple(x.sharding for x in self.leaves))
         if key not in _STORE:
             fn, static, tree, places = self.fn, self.static, self.tree, self.places
 
@@ -188,7 +206,9 @@ class Bound:
 
         def work():
             with precision():
-                lowered = jax.jit(fn).lower(*args)
+                # On a mesh every device, and so every process, gets the whole answer.
+                everywhere = {} if self.mesh is None else {"out_shardings": NamedSharding(self.mesh, PartitionSpec())}
+                lowered = jax.jit(fn, **everywhere).lower(*args)
                 # What handles a few numbers at a time gains nothing by being optimised, and compiles in half the time.
                 return lowered.compile(_UNOPTIMISED if self.tiny and jax.default_backend() == "cpu" else None)
 

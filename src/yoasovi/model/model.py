@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from numpyro.distributions import Distribution, ExpandedDistribution, ImproperUniform, Independent, biject_to, constraints
 
 from yoasovi.display import table
@@ -52,6 +53,8 @@ class Model:
         that of `log_likelihood`. A fit then looks at minibatches; what it reports is about all the data.
     centring
         Sites that can be non-centred, and those that are; see `noncentred`.
+    mesh
+        Devices that share the rows of the data among them; `fit(mesh=...)` sets it.
     labels
         A `Labels`: names of axes (`dims`) and of the places along them (`coords`), used wherever parameters are shown.
 
@@ -78,6 +81,7 @@ class Model:
     optimum: Callable[[], float] | None = None
     centring: Centring | None = None
     labels: Labels | None = None
+    mesh: Mesh | None = None
 
     def __post_init__(self):
         check(isinstance(self.prior, Mapping) and len(self.prior) > 0, "prior", "Model", "a non-empty dict", self.prior)
