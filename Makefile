@@ -17,7 +17,7 @@ demo: .venv/.ready
 	@$(BIN)/yoasovi compare eight-schools --methods yoasovi,advi,yoasovi-metropolis --report out/demo.html
 
 test: .venv/.ready
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/.ready
 	@$(BIN)/ruff check

@@ -273,7 +273,7 @@ def test_a_crash_anywhere_inside_a_window_resumes_to_the_same_bits(monkeypatch, 
     with monkeypatch.context() as patch:
         count = crash_inside(patch, -1)
         whole = yo.fit(model, **options)
-    for place in np.random.default_rng(1).uniform(0.05, 0.95, size=4):
+    for place in np.random.default_rng(1).uniform([0.05, 0.5], [0.5, 0.95]):
         folder = tmp_path / str(place)
         with monkeypatch.context() as patch, pytest.raises(Crash):
             crash_inside(patch, int(place * count[0]) + 1)

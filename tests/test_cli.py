@@ -1,4 +1,4 @@
-"""The command line, as a user meets it, and the README's commands and example."""
+"""The command line, as a user meets it, and the README's commands."""
 
 import json
 import os
@@ -190,7 +190,7 @@ from numpyro.distributions import constraints
 
 def density(p):
     x = p["x"]
-    for i in range(1500):
+    for i in range(600):
         x = jnp.sin(x * (1 + 1e-3 * i)) + x[::-1] * 1e-3
     print("traced", flush=True)
     return -jnp.sum(x**2)
@@ -199,7 +199,8 @@ model = yo.Model.from_log_density(density, {"x": constraints.real}, {"x": (3,)})
 """
 
 
-def test_ctrl_c_while_compiling_ends_within_two_seconds_with_a_line_and_exit_code_130(tmp_path):
+def test_ctrl_c_while_compiling_ends_within_two_seconds_with_a_line_and_exit_code_130(tmp_path, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)  # seconds of compiling are wanted here
     path = tmp_path / "slow.py"
     path.write_text(SLOW)
     fit = begun("fit", f"{path}:model")
@@ -219,7 +220,7 @@ import yoasovi as yo
 
 def log_p(x):
     print("looked", flush=True)
-    time.sleep(0.002)
+    time.sleep(2e-4)
     return -0.5 * float(x @ x)
 
 model = yo.Model.external(log_p, 3)
@@ -440,16 +441,6 @@ def test_a_mistake_is_raised_where_the_traceback_is_asked_for(monkeypatch):
 
 
 # ---- the README ------------------------------------------------------------------------------------------
-
-
-def test_the_example_in_the_readme_runs(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # it writes a report
-    block = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
-    assert len(block.strip().splitlines()) == 10
-    scope = {}
-    exec(compile(block, "README.md", "exec"), scope)
-    assert scope["fit"].converged
-    assert capsys.readouterr().out.startswith(("GOOD", "USABLE")) and (tmp_path / "fit.html").is_file()
 
 
 def test_the_readme_names_every_method_and_only_commands_that_exist():

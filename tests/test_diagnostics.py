@@ -1,5 +1,6 @@
 """Numbers that say how good a fit is, against exact answers, arviz-stats and NUTS; and the verdicts made of them."""
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -259,14 +260,17 @@ def test_a_fit_of_no_steps_shows_no_findings():
     assert list(verdict.evidence) == ["stopped"] and verdict.num_gradients == verdict.num_values == 0
 
 
-def test_monte_carlo_errors_are_those_of_the_draws_that_count(schools):
+def test_all_outputs_show_the_same_means_with_the_errors_of_the_draws_that_count(schools, tmp_path):
     fit = schools[0]
+    page = fit.report(tmp_path / "schools.html").read_text()
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page[page.index(">MC error<") :].partition(">tau<")[2])
+    mean, sd, *_, error = map(float, cells[:6])
+    assert (mean, sd) == pytest.approx((float(fit.mean()["tau"]), float(fit.sd()["tau"])), rel=1e-3)
     size = fit.effective_size()
     assert size < 0.8 * 4000 and size < fit._pool(4000).effective_size
+    assert error == pytest.approx(sd / np.sqrt(size), rel=0.05)
     row = next(line for line in fit.summary(verdict=False).splitlines() if line.startswith("tau"))
-    mean, sd = float(row.split()[1]), float(row.split()[2])
-    assert float(row.split()[5]) == pytest.approx(sd / np.sqrt(size), rel=0.05)
-    assert mean == pytest.approx(float(fit.mean()["tau"]), rel=1e-3)  # the same numbers everywhere
+    assert [float(row.split()[i]) for i in (1, 2, 5)] == pytest.approx([mean, sd, error], rel=0.05)
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ def test_with_discrete_latents_the_mean_is_the_enumerated_gradient(estimator):
         "z": {"logits": jnp.array([[0.3, -0.2], [-0.5, 0.4]])},
     }
     problem = Problem(labels.model.density, family, labels.model.inputs)
-    want = jax.grad(labels.elbo)(params)
+    want = jax.jit(jax.grad(labels.elbo))(params)
     uniform = jnp.asarray(open_uniform(np.random.default_rng(5), (40_000, 1, 3)))
     draws = jax.jit(jax.vmap(lambda u: estimate(estimator, problem, params, u)))(uniform)
 

@@ -343,7 +343,7 @@ def test_naive_keeps_lucky_draws_and_does_not_optimise_the_elbo():
     assert model.optimum() == pytest.approx(-1790.0, abs=0.5)
 
 
-@pytest.mark.parametrize("p, k, within", [(2, 2, 10), (2, 3, 15), (3, 4, 30)])
+@pytest.mark.parametrize("p, k, within", [(2, 2, 10), (3, 4, 30)])
 def test_one_draw_with_rao_blackwell_and_baselines_comes_close_to_coordinate_ascent(p, k, within):
     model = yo.models.GaussianMixture(simulate.mixture(p, k), num_components=k)
     fit = yo.fit(model, "bbvi-rb", baseline=0.9, seed=0)

@@ -40,7 +40,7 @@ def in_batches(model):
 
 
 def anchored(density, inputs, flat):
-    return Anchor(flat, *jax.value_and_grad(lambda x: density.whole_likelihood(inputs, x))(flat))
+    return Anchor(flat, *jax.jit(jax.value_and_grad(lambda x: density.whole_likelihood(inputs, x)))(flat))
 
 
 @pytest.mark.parametrize("by_index", [True, False], ids=["by index", "by numpyro.subsample"])
@@ -56,7 +56,7 @@ def test_the_density_of_minibatches_is_on_average_that_of_all_the_data(by_index)
             log_p = lambda x, anchor: density.free_terms(inputs, x, Batch(key, anchor)).total()
             return log_p(flat, None), log_p(flat, anchor), jax.grad(log_p)(flat, anchor)[0]
 
-        whole = jax.value_and_grad(lambda x: model.density.free_terms(inputs, x).total())(flat)
+        whole = jax.jit(jax.value_and_grad(lambda x: model.density.free_terms(inputs, x).total()))(flat)
         found = jax.vmap(look)(jax.random.split(jax.random.key(0), 20_000))
     for draws, truth in zip(found, (whole[0], whole[0], whole[1][0]), strict=True):
         assert draws.std() > 0
@@ -70,7 +70,7 @@ def test_the_anchor_takes_most_of_the_noise_off(model):
         near = jnp.asarray(known.mean + np.linalg.cholesky(known.covariance) @ np.ones(3))
         look = lambda key, anchor: density.free_terms(inputs, near, Batch(key, anchor)).total()
         keys = jax.random.split(jax.random.key(0), 500)
-        plain, taken_off = (jax.vmap(lambda k, a=a: look(k, a))(keys).std() for a in (None, anchor))
+        plain, taken_off = (jax.jit(jax.vmap(lambda k, a=a: look(k, a)))(keys).std() for a in (None, anchor))
     assert taken_off < 1 < 50 * taken_off < plain
 
 
