@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from yoasovi.model import Model, noncentred
     from yoasovi.numpyro import from_numpyro
     from yoasovi.pymc import from_pymc
+    from yoasovi.stan import from_stan
     from yoasovi.stopping import StopReason
     from yoasovi.verdict.diagnostics import Estimate
     from yoasovi.verdict.findings import Thresholds, Verdict
@@ -43,13 +44,15 @@ _HOMES = {
     "fit": "fitting",
     "from_numpyro": "numpyro",
     "from_pymc": "pymc",
+    "from_stan": "stan",
     "load": "files.saving",
     "noncentred": "model",
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
     "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model",
-    "StopReason", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro", "from_pymc", "load", "noncentred",
+    "StopReason", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro", "from_pymc", "from_stan", "load",
+    "noncentred",
     "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 

@@ -258,7 +258,8 @@ class HostKernels(PointKernels):
 
     def constrain(self, theta: np.ndarray, deterministics: Callable | None = None) -> dict[str, np.ndarray]:
         """Give draws by site."""
-        draws = self.density.split(np.asarray(theta))
+        outward = None if self.host.program is None else self.host.program.outward
+        draws = self.density.split(np.asarray(theta)) if outward is None else outward(np.asarray(theta))
         if deterministics is None:
             return draws
         more = [deterministics({k: v[i] for k, v in draws.items()}, None) for i in range(len(theta))]
