@@ -97,7 +97,7 @@ def _compiler() -> str:
         if shutil.which(name.split()[0]):
             return name
     missing = f"CXX={asked}" if asked else "g++ or clang++"
-    raise RuntimeError(f"`from_stan` needs a C++ compiler; {missing} is not on the PATH: install g++, or set CXX to one.")
+    raise FileNotFoundError(f"`from_stan` needs a C++ compiler; {missing} is not on the PATH: install g++, or set CXX to one.")
 
 
 def _build(code: str, command: list[str], libraries: Path, target: Path, source: Source) -> None:
