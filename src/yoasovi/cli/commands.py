@@ -69,8 +69,8 @@ DataFile = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Fit a built-in to the columns of this CSV, npy, npz or Parquet file, or a Stan program to this JSON file; it is "
-        "data, nothing in it is run.",
+        help="Fit a built-in to the columns of this CSV, npy, npz or Parquet file, or a Stan program to this JSON file; "
+        "it is data, nothing in it is run.",
     ),
 ]
 Target = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --data to explain; y if not given.")]

@@ -265,6 +265,10 @@ class HostKernels(PointKernels):
         more = [deterministics({k: v[i] for k, v in draws.items()}, None) for i in range(len(theta))]
         return {**draws, **{k: np.stack([np.asarray(m[k]) for m in more]) for k in more[0]}}
 
+    def each_total(self, fn: Callable, params: dict[str, np.ndarray]) -> np.ndarray:
+        """Refuse: there is no likelihood to look at."""
+        raise ValueError("`dic` needs a likelihood apart from the prior; a function outside JAX gives the sum of both.")
+
 
 class PartKernels(PointKernels):
     """Looks at one part's share of a density: p w_k q_k / sum_j w_j q_j. The shares of all parts sum to p."""

@@ -130,7 +130,8 @@ class Model:
         for name, value in (("gradient", gradient), ("batched", batched), ("vectorized", vectorized)):
             check(isinstance(value, bool), name, "Model.external", "True or False", value)
         prior = {"x": ImproperUniform(constraints.real, (), (dim,))}
-        return cls(prior=prior, log_likelihood=HostDensity(fn, batched or vectorized, gradient), differentiable=gradient, **fields)
+        density = HostDensity(fn, batched or vectorized, gradient)
+        return cls(prior=prior, log_likelihood=density, differentiable=gradient, **fields)
 
     @property
     def inputs(self) -> Inputs:

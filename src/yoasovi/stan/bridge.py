@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from yoasovi.stan.inputs import ALIAS, Source, data_line, syntax_line
+from yoasovi.stan.inputs import ALIAS, StanSource, data_line, syntax_line
 from yoasovi.stan.program import threads
 
 _FEW = 4  # rows that are not worth a thread
@@ -25,7 +25,7 @@ class BridgedLibrary:
 
     path: Path
 
-    def opened(self, source: Source, data: str) -> Any:
+    def opened(self, source: StanSource, data: str) -> Any:
         """Load it with its data."""
         from bridgestan import StanModel
 
@@ -48,7 +48,7 @@ def has_sources() -> bool:
     return True
 
 
-def compiled(source: Source, folder: Path) -> BridgedLibrary:
+def compiled(source: StanSource, folder: Path) -> BridgedLibrary:
     """Compile a program that calls no includes of a changed text, or take it from the folder."""
     import bridgestan
 
@@ -78,7 +78,8 @@ class OpenedBridge:
 
     def names(self) -> tuple[list[str], list[str], list[str]]:
         """Give the names of unconstrained parameters, of parameters, and of everything that a draw has."""
-        return self.model.param_unc_names(), self.model.param_names(), self.model.param_names(include_tp=True, include_gq=True)
+        everything = self.model.param_names(include_tp=True, include_gq=True)
+        return self.model.param_unc_names(), self.model.param_names(), everything
 
     def look(self, points: np.ndarray, gradient: bool) -> tuple[np.ndarray, np.ndarray, str]:
         """Give log p, its gradient if asked for, and why the first was refused."""
@@ -119,11 +120,14 @@ class OpenedBridge:
 
 def _for_rows(row: Callable[[int], None], n: int) -> None:
     """Do something for every row, on several threads where there are more than a few."""
-    some = threads()
-    if some == 1 or n <= _FEW:
-        for i in range(n):
+    def part(begin: int, end: int) -> None:
+        for i in range(begin, end):
             row(i)
+
+    some = 1 if n <= _FEW else min(threads(), n)
+    if some == 1:
+        part(0, n)
         return
     with ThreadPoolExecutor(some) as pool:
-        for done in [pool.submit(lambda part: [row(int(i)) for i in part], x) for x in np.array_split(np.arange(n), some)]:
+        for done in [pool.submit(part, n * k // some, n * (k + 1) // some) for k in range(some)]:
             done.result()

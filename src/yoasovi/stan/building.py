@@ -1,4 +1,4 @@
-"""Compilers of Stan programs: BridgeStan's, or stanc and the headers that httpstan brings, with this package's own C++ door."""
+"""Compilers of Stan programs: BridgeStan's, or stanc and the headers that httpstan brings, with this package's own door."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from yoasovi.caching import OFF, VARIABLE, usual_folder
-from yoasovi.stan.inputs import ALIAS, Source, syntax_line
+from yoasovi.stan.inputs import ALIAS, StanSource, syntax_line
 
 _DOOR = Path(__file__).with_name("door.cpp")
 _FLAGS = (
-    "-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-DBOOST_DISABLE_ASSERTS", "-DBOOST_PHOENIX_NO_VARIADIC_EXPRESSION",
-    "-DSTAN_THREADS", "-D_REENTRANT", "-D_GLIBCXX_USE_CXX11_ABI=0",
+    "-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
+    "-DBOOST_DISABLE_ASSERTS", "-DBOOST_PHOENIX_NO_VARIADIC_EXPRESSION", "-DSTAN_THREADS", "-D_REENTRANT",
+    "-D_GLIBCXX_USE_CXX11_ABI=0",
 )  # fmt: skip - the last as the libraries beside httpstan were built
 _LIBRARIES = ("-lsundials_cvodes", "-lsundials_idas", "-lsundials_kinsol", "-lsundials_nvecserial", "-ltbb")
 
@@ -32,14 +33,14 @@ class OwnLibrary:
 
     path: Path
 
-    def opened(self, source: Source, data: str) -> Any:
+    def opened(self, source: StanSource, data: str) -> Any:
         """Load it with its data."""
         from yoasovi.stan.door import DoorLibrary
 
         return DoorLibrary(self.path, source, data)
 
 
-def compiled(source: Source) -> Any:
+def compiled(source: StanSource) -> Any:
     """Compile a program, or take it from the cache."""
     from yoasovi.stan import bridge
 
@@ -54,19 +55,17 @@ def compiled(source: Source) -> Any:
 def folder() -> Path:
     """Give the folder where compiled programs are kept: the user's cache, or one of this process's where that is off."""
     asked = os.environ.get(VARIABLE, "")
-    place = _passing() if asked in OFF else Path(asked or usual_folder()).expanduser() / "stan"
+    place = Path(_passing().name) if asked in OFF else Path(asked or usual_folder()).expanduser() / "stan"
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     return place
 
 
 @cache
-def _passing() -> Path:
-    held = tempfile.TemporaryDirectory(prefix="yoasovi-stan-")
-    _passing.held = held  # type: ignore[attr-defined] - gone when the process ends
-    return Path(held.name)
+def _passing() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="yoasovi-stan-")  # gone when the process ends
 
 
-def _with_httpstan(source: Source, home: Path) -> Path:
+def _with_httpstan(source: StanSource, home: Path) -> Path:
     code = _translated(source, home / "stanc") + _DOOR.read_text()
     compiler = _compiler()
     command = [compiler, *_FLAGS, f"-I{home / 'include'}"]
@@ -79,7 +78,7 @@ def _with_httpstan(source: Source, home: Path) -> Path:
     return target
 
 
-def _translated(source: Source, stanc: Path) -> str:
+def _translated(source: StanSource, stanc: Path) -> str:
     """Give the C++ of a Stan program; its errors in one line."""
     with tempfile.TemporaryDirectory() as here:
         path = Path(here) / ALIAS
@@ -97,10 +96,10 @@ def _compiler() -> str:
         if shutil.which(name.split()[0]):
             return name
     missing = f"CXX={asked}" if asked else "g++ or clang++"
-    raise FileNotFoundError(f"`from_stan` needs a C++ compiler; {missing} is not on the PATH: install g++, or set CXX to one.")
+    raise FileNotFoundError(f"`from_stan` needs a C++ compiler, and {missing} is not on the PATH; install g++ or set CXX.")
 
 
-def _build(code: str, command: list[str], libraries: Path, target: Path, source: Source) -> None:
+def _build(code: str, command: list[str], libraries: Path, target: Path, source: StanSource) -> None:
     if sys.stderr.isatty():
         print(f"Compiling {source.file}: a minute or so, once ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as here:

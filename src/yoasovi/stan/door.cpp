@@ -69,6 +69,8 @@ inline unsigned int seed_of(const double* point, size_t dim) {
 
 }  // namespace yoasovi_door
 
+// All else is hidden: several programs may be loaded side by side.
+#pragma GCC visibility push(default)
 extern "C" {
 
 // Gives a model with its data, or null and the reason.
@@ -154,3 +156,4 @@ long yoasovi_outward(const void* model, long n, const double* points, double* ou
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

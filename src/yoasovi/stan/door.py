@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from yoasovi.stan.inputs import Source, data_line
+from yoasovi.stan.inputs import StanSource, data_line
 from yoasovi.stan.program import threads
 
 _ROOM = 4096  # bytes for what Stan says
@@ -19,7 +19,7 @@ _SAID = (ctypes.c_char_p, ctypes.c_size_t)
 class DoorLibrary:
     """The compiled program, its data read."""
 
-    def __init__(self, path: Path, source: Source, data: str):
+    def __init__(self, path: Path, source: StanSource, data: str):
         self.calls = ctypes.CDLL(str(path))
         self.calls.yoasovi_open.restype = ctypes.c_void_p
         self.calls.yoasovi_open.argtypes = [ctypes.c_char_p, *_SAID]

@@ -16,7 +16,7 @@ ALIAS = "program.stan"  # what a program is called while it is compiled, so that
 _PLACE = re.compile(r" \(in '.*', line.*\)$")
 
 
-class Source(NamedTuple):
+class StanSource(NamedTuple):
     """A Stan program, what to call it, and where its includes are."""
 
     text: str
@@ -25,17 +25,17 @@ class Source(NamedTuple):
     folder: Path
 
 
-def read_program(program: str | Path) -> Source:
+def read_program(program: str | Path) -> StanSource:
     """Read a program: a path ends in .stan, anything else is the program itself."""
     check(isinstance(program, str | Path), "program", "from_stan", "a path that ends in .stan, or a Stan program", program)
     text = str(program)
     if isinstance(program, str) and ("\n" in text or not text.endswith(".stan")):
         check("{" in text, "program", "from_stan", "a path that ends in .stan, or a Stan program", program)
-        return Source(text, "stan_model", "program", Path.cwd())
+        return StanSource(text, "stan_model", "program", Path.cwd())
     path = Path(program)
     if not path.is_file():
         raise ValueError(f"`program` of `from_stan`: there is no file {path}.")
-    return Source(path.read_text(), path.stem, path.name, path.resolve().parent)
+    return StanSource(path.read_text(), path.stem, path.name, path.resolve().parent)
 
 
 def read_data(data: Mapping[str, Any] | str | Path | None) -> str:
@@ -70,10 +70,11 @@ def _plain(name: str, value: Any) -> Any:
     except ValueError:
         array = np.asarray(None)
     check(array.dtype.kind in "biuf", f"data[{name!r}]", "from_stan", "a number or an array of numbers", value)
-    return (array.astype(int) if array.dtype.kind == "b" else array).tolist()
+    whole = array.dtype.kind in "bf" and bool(np.all((np.abs(array * 1) < 2**31) & (np.round(array * 1) == array)))
+    return (array.astype(int) if whole else array).tolist()  # Stan takes whole numbers for real ones, not the other way
 
 
-def syntax_line(said: str, source: Source) -> str:
+def syntax_line(said: str, source: StanSource) -> str:
     """Give what stanc complains of in one line: where, the line itself, and why."""
     head, _, rest = said.replace(f"'{ALIAS}'", f"'{source.file}'").strip().partition("\n")
     head = head.split(", parsing error")[0].rstrip(":")
@@ -84,21 +85,19 @@ def syntax_line(said: str, source: Source) -> str:
     return f"`program` of `from_stan` is no Stan program. {head}:{at} {' '.join(why.split())}".strip()
 
 
-def data_line(said: str, source: Source, data: str) -> str:
+def data_line(said: str, source: StanSource, data: str) -> str:
     """Give what Stan complains of in data in one line."""
-    said = re.sub(r"\w+_namespace::\w+: ", "", said.replace(f"'{ALIAS}'", f"'{source.file}'")).removeprefix("Exception: ")
-    said = " ".join(said.split())
-    fields = dict(re.findall(r"([\w ]+)=(\([^)]*\)|[\w.]+)", said))
+    said = re.sub(r"\w+_namespace::\w+: ", "", said.replace(f"'{ALIAS}'", f"'{source.file}'"))
+    said = " ".join(said.split()).removeprefix("Exception: ")
+    fields = dict(re.findall(r"(variable name|dims declared|dims found)=(\([^)]*\)|[^\s;]+)", said))
     name, place = fields.get("variable name", ""), (_PLACE.findall(said) or [""])[-1]
-    if "variable does not exist" in said:
-        there = list(json.loads(data))
-        return (
-            f"`data` of `from_stan` must have {name!r}, which the program asks for{place}; got "
-            f"{', '.join(there) or 'nothing'}.{did_you_mean(name, there)}"
-        )
-    if "dims found" in fields or "dims declared" in fields:
-        declared, found = fields.get("dims declared", "()"), fields.get("dims found", "()")
-        return f"`data[{name!r}]` of `from_stan` must be of shape {declared}{place}; got shape {found}."
+    there = list(json.loads(data))
+    if name and name not in there:
+        got = f"{', '.join(there) or 'nothing'}.{did_you_mean(name, there)}"
+        return f"`data` of `from_stan` must have {name!r}, which the program asks for{place}; got {got}"
+    if "dims found" in fields:
+        shapes = fields["dims declared"], fields["dims found"]
+        return f"`data[{name!r}]` of `from_stan` must be of shape {shapes[0]}{place}; got shape {shapes[1]}."
     if "non-int" in said:
-        return f"`data[{name!r}]` of `from_stan` must be whole numbers{place}; got others."
+        return f"`data[{name!r}]` of `from_stan` must be whole numbers, written without a point{place}; got others."
     return f"`data` of `from_stan` is refused by Stan: {said.rstrip('.')}."

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from yoasovi.stan.inputs import ALIAS, Source
+from yoasovi.stan.inputs import ALIAS, StanSource
 from yoasovi.stan.layout import blocks
 
 
@@ -32,7 +32,7 @@ class Library(Protocol):
 class StanProgram:
     """A Stan program that looks at points: all that a model asks of it."""
 
-    def __init__(self, maker: Any, source: Source, data: str):
+    def __init__(self, maker: Any, source: StanSource, data: str):
         self.maker, self.source, self.data = maker, source, data
         # By this a saved fit or a checkpoint knows the program and the data.
         self.digest = np.frombuffer(hashlib.sha256(f"{source.text}\0{data}".encode()).digest(), np.uint8)
