@@ -44,7 +44,7 @@ def fits():
 def fit(model, fits):
     """One fit for all tests."""
     if not fits:
-        fits["stan"] = yo.fit(model, seed=0)
+        fits["stan"] = yo.fit(model, seed=0, mend=False)
     return fits["stan"]
 
 
@@ -53,7 +53,7 @@ def fit(model, fits):
 
 @needs_compiler
 def test_log_p_and_the_elbo_are_those_of_the_numpyro_twin(model, twin, fit):
-    other = yo.fit(twin, seed=0)
+    other = yo.fit(twin, seed=0, mend=False)
     rng = np.random.default_rng(0)
     points = fit.params.mean + rng.normal(size=(20, model.density.dim))
     value, gradient = other.kernels.look(points, None)
@@ -103,7 +103,7 @@ def test_answers_do_not_depend_on_threads_and_any_thread_may_ask(model, fit, mon
 def test_a_point_that_stan_refuses_is_nan_and_the_reason_is_told(stan_folder):
     model = yo.from_stan(SLOPES, {**DATA, "y": np.append(DATA["y"][1:], np.inf), "day": np.append(DATA["day"][1:], np.nan)})
     assert np.isnan(model.log_likelihood.values(np.zeros((2, model.density.dim)))).all()
-    with pytest.raises(FloatingPointError, match=r"Stan says: .*parameter\[96\] is nan.*\(in 'slopes.stan', line 26"):
+    with pytest.raises(FloatingPointError, match=r"Stan says: .*parameter\[96\] is nan.*\(in 'slopes.stan', line 25"):
         yo.fit(model, nonfinite="raise")
 
 
@@ -115,8 +115,8 @@ def test_a_fit_is_saved_loaded_and_pickled_and_a_run_resumed(model, fit, tmp_pat
     assert yo.load(tmp_path / "saved").mean()["line"].shape == (12, 2)
     copied = pickle.loads(pickle.dumps(fit))
     np.testing.assert_array_equal(copied.sample(10)["line"], fit.sample(10)["line"])
-    yo.fit(model, seed=0, max_steps=20, checkpoint=tmp_path / "run")
-    resumed = yo.fit(yo.from_stan(SLOPES, DATA), seed=0, checkpoint=tmp_path / "run", resume=True)
+    yo.fit(model, seed=0, mend=False, max_steps=20, checkpoint=tmp_path / "run")
+    resumed = yo.fit(yo.from_stan(SLOPES, DATA), seed=0, mend=False, checkpoint=tmp_path / "run", resume=True)
     assert resumed.converged and abs(resumed.elbo.value - fit.elbo.value) < 0.5
     other = yo.from_stan(SLOPES, {**DATA, "y": DATA["y"] + 1.0})
     with pytest.raises(ValueError, match="likelihood differs"):
@@ -129,7 +129,7 @@ def test_a_fit_is_saved_loaded_and_pickled_and_a_run_resumed(model, fit, tmp_pat
 def test_the_command_line_fits_a_program_to_a_json_file(stan_folder, tmp_path):
     path = tmp_path / "data.json"
     path.write_text(read_data(DATA))
-    result = CliRunner().invoke(app, ["fit", str(SLOPES), "--data", str(path), "--json"])
+    result = CliRunner().invoke(app, ["fit", str(SLOPES), "--data", str(path), "--json", "--no-mend"])
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["converged"] and {"beta[0]", "line[11,1]", "correlation"} <= set(found["posterior"])
