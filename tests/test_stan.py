@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 from importlib.util import find_spec
+from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -231,3 +232,10 @@ def test_other_complaints_of_stan_are_passed_on_without_its_own_names(tmp_path):
         "`data` of `from_stan` is refused by Stan: N is -1, but must be positive (in 'program', line 1)."
     )
     assert syntax_line("stanc broke", source) == "`program` of `from_stan` is no Stan program. stanc broke:"
+
+
+@needs_stanc
+def test_the_same_program_under_another_name_and_elsewhere_is_not_compiled_again(tmp_path):
+    (moved := tmp_path / "other.stan").write_text(SLOPES.read_text())
+    stanc = Path(find_spec("httpstan").origin).with_name("stanc")
+    assert building._translated(read_program(moved), stanc) == building._translated(read_program(SLOPES), stanc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
@@ -16,7 +17,7 @@ import numpy as np
 from yoasovi.stan.inputs import ALIAS, StanSource, data_line, syntax_line
 from yoasovi.stan.program import threads
 
-_FEW = 4  # rows that are not worth a thread
+_WORTH_THREADS = 0.02  # seconds of work that are left; Python's threads wait for each other between two calls
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def has_sources() -> bool:
 
 
 def compiled(source: StanSource, folder: Path) -> BridgedLibrary:
-    """Compile a program that calls no includes of a changed text, or take it from the folder."""
+    """Compile a program, or take it from the folder."""
     import bridgestan
 
     key = hashlib.sha256(f"{bridgestan.__version__}\0{source.folder}\0{source.text}".encode()).hexdigest()[:24]
@@ -119,15 +120,19 @@ class OpenedBridge:
 
 
 def _for_rows(row: Callable[[int], None], n: int) -> None:
-    """Do something for every row, on several threads where there are more than a few."""
+    """Do something for every row; on several threads once the first row has shown that there is enough to do."""
+
     def part(begin: int, end: int) -> None:
         for i in range(begin, end):
             row(i)
 
-    some = 1 if n <= _FEW else min(threads(), n)
-    if some == 1:
-        part(0, n)
+    begin = time.perf_counter()
+    part(0, min(n, 1))
+    left, took = n - 1, time.perf_counter() - begin
+    some = min(threads(), left) if took * left > _WORTH_THREADS else 1
+    if some <= 1:
+        part(1, n)
         return
     with ThreadPoolExecutor(some) as pool:
-        for done in [pool.submit(part, n * k // some, n * (k + 1) // some) for k in range(some)]:
+        for done in [pool.submit(part, 1 + left * k // some, 1 + left * (k + 1) // some) for k in range(some)]:
             done.result()

@@ -83,8 +83,9 @@ def _translated(source: StanSource, stanc: Path) -> str:
     with tempfile.TemporaryDirectory() as here:
         path = Path(here) / ALIAS
         path.write_text(source.text)
-        options = ["--name=stan_program", f"--filename-in-msg={ALIAS}", f"--include-paths={source.folder}", "--print-cpp"]
-        done = subprocess.run([stanc, *options, path], capture_output=True, text=True, cwd=here)
+        # The options are written into the C++: no folder among them, or the same program elsewhere would be another.
+        options = ["--name=stan_program", f"--filename-in-msg={ALIAS}", "--include-paths=.", "--print-cpp"]
+        done = subprocess.run([stanc, *options, path], capture_output=True, text=True, cwd=source.folder)
     if done.returncode != 0:
         raise ValueError(syntax_line(done.stderr, source))
     return done.stdout

@@ -85,10 +85,15 @@ def syntax_line(said: str, source: StanSource) -> str:
     return f"`program` of `from_stan` is no Stan program. {head}:{at} {' '.join(why.split())}".strip()
 
 
+def plainly(said: str, source: StanSource) -> str:
+    """Give what Stan says in one line, without the names of functions (BridgeStan's) and with the user's file name."""
+    said = re.sub(r"^\w+\(\) failed with exception: ", "", " ".join(said.split())).removeprefix("Exception: ")
+    return said.replace(f"'{ALIAS}'", f"'{source.file}'")
+
+
 def data_line(said: str, source: StanSource, data: str) -> str:
     """Give what Stan complains of in data in one line."""
-    said = re.sub(r"\w+_namespace::\w+: ", "", said.replace(f"'{ALIAS}'", f"'{source.file}'"))
-    said = " ".join(said.split()).removeprefix("Exception: ")
+    said = re.sub(r"\w+_namespace::\w+: ", "", plainly(said, source))
     fields = dict(re.findall(r"(variable name|dims declared|dims found)=(\([^)]*\)|[^\s;]+)", said))
     name, place = fields.get("variable name", ""), (_PLACE.findall(said) or [""])[-1]
     there = list(json.loads(data))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from yoasovi.stan.inputs import ALIAS, StanSource
+from yoasovi.stan.inputs import StanSource, plainly
 from yoasovi.stan.layout import blocks
 
 
@@ -61,8 +61,8 @@ class StanProgram:
 
     def why(self, point: np.ndarray) -> str:
         """Say what Stan says of a point that it refuses."""
-        said = " ".join(self.library.look(point[None], True)[2].split())
-        return f"Stan says: {said.replace(ALIAS, self.source.file)}" if said else ""
+        said = plainly(self.library.look(point[None], True)[2], self.source)
+        return f"Stan says: {said}" if said else ""
 
 
 def threads() -> int:
