@@ -44,6 +44,14 @@ def dtype(request):
         yield jnp.dtype(jnp.float64 if request.param else jnp.float32)
 
 
+@pytest.fixture
+def stan_folder(request, monkeypatch):
+    """Keep compiled Stan programs from one run of the tests to the next: each takes a minute."""
+    place = request.config.cache.mkdir("stan")
+    monkeypatch.setattr("yoasovi.stan.building.folder", lambda: place)
+    return place
+
+
 class Conjugate:
     """Bayesian linear regression with known noise: everything about it is known in closed form."""
 

@@ -2,15 +2,23 @@
 
 import re
 import runpy
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+LIBRARIES = {"torch_model": "torch", "stan_model": "httpstan"}
+COMPILERS = {"ctypes_model": ("cc",), "stan_model": ("g++", "clang++", "c++")}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_the_example_runs_and_agrees_with_its_reference(path, capsys):
+def test_the_example_runs_and_agrees_with_its_reference(path, capsys, stan_folder):
+    if (library := LIBRARIES.get(path.stem)) and find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    if (compilers := COMPILERS.get(path.stem)) and not any(map(shutil.which, compilers)):
+        pytest.skip(f"there is no compiler ({', '.join(compilers)})")
     runpy.run_path(str(path), run_name="__main__")
 
 

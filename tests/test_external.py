@@ -34,14 +34,14 @@ def far_rows(x):
     return -0.5 * np.sum(x**2, 1)
 
 
-def test_vectorized_function_gets_rows_of_draws_and_gives_the_same_fit():
+def test_a_batched_function_gets_rows_of_draws_and_gives_the_same_fit():
     shapes = []
 
     def rows(x):
         shapes.append(x.shape)
         return -0.5 * np.sum((x - 1.0) ** 2, 1)
 
-    many = yo.fit(yo.Model.external(rows, 3, vectorized=True))
+    many = yo.fit(yo.Model.external(rows, 3, batched=True))
     one = yo.fit(yo.Model.external(lambda x: -0.5 * np.sum((x - 1.0) ** 2), 3))
     assert {s[1] for s in shapes} == {3}
     assert sum(s[0] for s in shapes) == many.num_values + len(many.log_ratio)
@@ -50,9 +50,9 @@ def test_vectorized_function_gets_rows_of_draws_and_gives_the_same_fit():
     np.testing.assert_allclose(many.params.mean, one.params.mean, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("fn", "vectorized"), [(far, False), (far_rows, True)], ids=["by draw", "by rows"])
-def test_error_in_the_function_comes_out_as_it_is_with_the_draw_that_caused_it(fn, vectorized):
-    model = yo.Model.external(fn, 2, vectorized=vectorized)
+@pytest.mark.parametrize(("fn", "batched"), [(far, False), (far_rows, True)], ids=["by draw", "by rows"])
+def test_error_in_the_function_comes_out_as_it_is_with_the_draw_that_caused_it(fn, batched):
+    model = yo.Model.external(fn, 2, batched=batched)
     for seed in range(2):  # the second fit fails by its own draw, not by what was left of the first
         with pytest.raises(OutOfReach, match="the solver gave up") as caught:
             yo.fit(model, seed=seed)
@@ -63,15 +63,15 @@ def test_error_in_the_function_comes_out_as_it_is_with_the_draw_that_caused_it(f
 
 
 @pytest.mark.parametrize(
-    ("fn", "vectorized", "message"),
+    ("fn", "batched", "message"),
     [
         (lambda x: x, False, r"returning shape \(\); got shape \(2,\)"),
         (lambda x: None, False, "returning numbers; got None"),
         (lambda x: np.zeros((len(x), 2)), True, r"returning shape \(1,\); got shape \(1, 2\)"),
     ],
 )
-def test_function_that_returns_anything_but_a_number_is_refused(fn, vectorized, message):
-    host = yo.Model.external(fn, 2, vectorized=vectorized).log_likelihood
+def test_function_that_returns_anything_but_a_number_is_refused(fn, batched, message):
+    host = yo.Model.external(fn, 2, batched=batched).log_likelihood
     with pytest.raises(ValueError, match="`fn` of `Model.external` must be a function " + message):
         host.values(np.zeros((1, 2)))
 
@@ -108,9 +108,34 @@ def test_rows_of_a_function_with_its_gradient_give_the_same_fit():
         found = [correlated(row) for row in x]
         return np.array([v for v, _ in found]), np.array([g for _, g in found])
 
-    one, many = (yo.fit(yo.Model.external(fn, 3, gradient=True, vectorized=fn is rows), seed=1) for fn in (correlated, rows))
-    for a, b in zip(one.params, many.params, strict=True):
-        np.testing.assert_array_equal(a, b)
+    calls = {"one": (correlated, {}), "many": (rows, {"batched": True}), "by its older name": (rows, {"vectorized": True})}
+    fits = {k: yo.fit(yo.Model.external(fn, 3, gradient=True, **how), seed=1) for k, (fn, how) in calls.items()}
+    assert fits["many"].converged and fits["many"].num_gradients == fits["one"].num_gradients > 0
+    for name in ("many", "by its older name"):
+        for a, b in zip(fits["one"].params, fits[name].params, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_function_with_its_gradient_has_means_a_verdict_a_file_and_no_nuts(tmp_path):
+    scales = lambda params, data: {"size": np.exp(params["x"][0])}
+    model = yo.Model.external(correlated, 3, gradient=True, deterministics=scales, name="mine")
+    fit = yo.fit(model, seed=1)
+    assert fit.diagnose().grade == "good" and "x[2]" in fit.summary()
+    np.testing.assert_allclose(fit.mean()["x"], CENTRE, atol=0.1 * np.sqrt(np.diag(FACTOR @ FACTOR.T)).max())
+    draws = fit.sample(50)
+    np.testing.assert_allclose(draws["size"], np.exp(draws["x"][:, 0]))
+    fit.save(tmp_path / "fit")
+    np.testing.assert_array_equal(yo.load(tmp_path / "fit", model=model).sample(50)["x"], draws["x"])
+    with pytest.raises(ValueError, match="`refine` needs a density written in JAX; that of mine"):
+        fit.refine()
+    with pytest.raises(ValueError, match="`dic` needs a likelihood apart from the prior"):
+        fit.dic()
+
+
+@pytest.mark.parametrize("name", ["gradient", "batched", "vectorized"])
+def test_what_is_neither_true_nor_false_is_refused(name):
+    with pytest.raises(ValueError, match=f"`{name}` of `Model.external` must be True or False; got 'yes'"):
+        yo.Model.external(hill, 2, **{name: "yes"})
 
 
 @pytest.mark.parametrize(

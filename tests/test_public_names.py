@@ -8,7 +8,8 @@ import pytest
 import yoasovi as yo
 
 NAMES = [
-    "Model", "fit", "Fit", "load", "noncentred", "from_numpyro", "from_pymc", "models", "Method", "MeanField", "FullRank",
+    "Model", "fit", "Fit", "load", "noncentred", "from_numpyro", "from_pymc", "from_stan", "models", "Method", "MeanField",
+    "FullRank",
     "LowRank", "Factorised", "StopReason", "Verdict", "Thresholds", "Checkpoint", "calibrate", "Calibration", "Estimate",
     "cache", "connect", "Job", "Sweep", "jobs", "sweep", "acceptance", "draws", "families", "gradients", "methods",
     "tempering",

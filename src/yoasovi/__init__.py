@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from yoasovi.pymc import from_pymc
     from yoasovi.scale.sharding import connect
     from yoasovi.scale.sweep import Job, Sweep, jobs, sweep
+    from yoasovi.stan import from_stan
     from yoasovi.stopping import StopReason
     from yoasovi.verdict.diagnostics import Estimate
     from yoasovi.verdict.findings import Thresholds, Verdict
@@ -49,6 +50,7 @@ _HOMES = {
     "from_numpyro": "numpyro",
     "from_pymc": "pymc",
     "jobs": "scale.sweep",
+    "from_stan": "stan",
     "load": "files.saving",
     "noncentred": "model",
     "sweep": "scale.sweep",
@@ -57,7 +59,7 @@ _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models",
 __all__ = [  # noqa: RUF022 - names first, then modules
     "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "Job", "LowRank", "MeanField",
     "Method", "Model", "StopReason", "Sweep", "Thresholds", "Verdict", "cache", "calibrate", "connect", "fit",
-    "from_numpyro", "from_pymc", "jobs", "load", "noncentred", "sweep",
+    "from_numpyro", "from_pymc", "from_stan", "jobs", "load", "noncentred", "sweep",
     "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 

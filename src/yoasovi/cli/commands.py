@@ -49,7 +49,7 @@ ModelName = Annotated[
     typer.Argument(
         metavar="MODEL",
         help=f"One of {', '.join(BUILT_INS)}; or path.py:name, a Model, a NumPyro model function, or a function returning "
-        "one. path.py:name runs the code in that file.",
+        "one; or path.stan, a Stan program. Code in these files is run.",
     ),
 ]
 Family = Annotated[str, typer.Option(help="auto, mean_field, full_rank or low_rank.")]
@@ -70,7 +70,8 @@ DataFile = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Fit a built-in to the columns of this CSV, npy, npz or Parquet file; it is data, nothing in it is run.",
+        help="Fit a built-in to the columns of this CSV, npy, npz or Parquet file, or a Stan program to this JSON file; "
+        "it is data, nothing in it is run.",
     ),
 ]
 Target = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --data to explain; y if not given.")]

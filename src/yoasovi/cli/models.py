@@ -1,4 +1,4 @@
-"""Models by name: the built-in ones, and those in a user's own file, `path.py:name`."""
+"""Models by name: the built-in ones, and those in a user's own file, `path.py:name` or `path.stan`."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ MIXTURE_FORMS = {"yoasovi": "free", "advi": "summed", "yoasovi-step": "summed"}
 
 
 def find_model(text: str, method: str = "yoasovi", given: Given | None = None, prior_scale: float | None = None) -> Model:
-    """Give the built-in of this name, in the form that suits the method, or what `path.py:name` refers to."""
+    """Give the built-in of this name, in the form that suits the method, or what `path.py:name` or `path.stan` refers to."""
     if prior_scale is not None and text not in REGRESSIONS:
         raise ValueError(f"--prior-scale goes with {', '.join(REGRESSIONS)}, not with {text}.")
     if text in BUILT_INS:
         form = MIXTURE_FORMS.get(method, "paper") if text.startswith("mixture") else ""
         return _built_in(text, form, prior_scale) if given is None else model_on(text, given, form, prior_scale)
+    if text.endswith(".stan"):
+        return _from_stan(text, given)
     if given is not None and text.partition(":")[0].endswith(".py"):
         raise ValueError("--data goes with the built-in models; a model in path.py:name reads its own data.")
     path, colon, name = text.rpartition(":")
     if not colon or not path.endswith(".py"):
         hint = did_you_mean(text, BUILT_INS)
-        raise ValueError(f"no model {text!r}: it must be one of {', '.join(BUILT_INS)}, or path.py:name.{hint}")
+        raise ValueError(f"no model {text!r}: it must be one of {', '.join(BUILT_INS)}, path.py:name, or path.stan.{hint}")
     return _from_file(path, name)
 
 
@@ -79,6 +81,17 @@ def simulated(name: str, n: int = 200, seed: int = 1) -> tuple[Any, Any]:
     if name == "linear":
         return X, line + 0.5 * rng.normal(size=n)
     return X, rng.poisson(np.exp(line)) if name == "poisson" else (rng.logistic(size=n) < line).astype(int)
+
+
+def _from_stan(path: str, given: Given | None) -> Model:
+    from yoasovi.stan import from_stan
+
+    file = None if given is None else given.file
+    if given is not None and (option := next((k for k, v in given._asdict().items() if v and k != "file"), None)):
+        raise ValueError(f"--{option} names a column; the data of {path} are variables in a JSON file.")
+    if file is not None and not file.endswith(".json"):
+        raise ValueError(f"--data of {path} must be a JSON file with the program's variables; got {file}.")
+    return from_stan(path, file)
 
 
 @cache

@@ -262,11 +262,16 @@ class HostKernels(PointKernels):
 
     def constrain(self, theta: np.ndarray, deterministics: Callable | None = None) -> dict[str, np.ndarray]:
         """Give draws by site."""
-        draws = self.density.split(np.asarray(theta))
+        outward = None if self.host.program is None else self.host.program.outward
+        draws = self.density.split(np.asarray(theta)) if outward is None else outward(np.asarray(theta))
         if deterministics is None:
             return draws
         more = [deterministics({k: v[i] for k, v in draws.items()}, None) for i in range(len(theta))]
         return {**draws, **{k: np.stack([np.asarray(m[k]) for m in more]) for k in more[0]}}
+
+    def each_total(self, fn: Callable, params: dict[str, np.ndarray]) -> np.ndarray:
+        """Refuse: there is no likelihood to look at."""
+        raise ValueError("`dic` needs a likelihood apart from the prior; a function outside JAX gives the sum of both.")
 
 
 class PartKernels(PointKernels):

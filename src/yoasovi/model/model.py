@@ -119,19 +119,23 @@ class Model:
 
     @classmethod
     def external(
-        cls, fn: Callable[[np.ndarray], Any], dim: int, *, gradient: bool = False, vectorized: bool = False, **fields
-    ) -> Model:
+        cls, fn: Callable[[np.ndarray], Any], dim: int, *, gradient: bool = False, batched: bool = False,
+        vectorized: bool = False, **fields,
+    ) -> Model:  # fmt: skip
         """Wrap any Python function of a NumPy vector of length `dim`: it is called as it is, never traced.
 
         Values alone are used, unless `gradient=True`: then it gives (value, gradient) and the whole default method works.
-        With `vectorized=True` it is given (S, dim) and returns (S,), with a gradient of shape (S, dim).
+        With `batched=True` (or `vectorized=True`, its older name) it is given (S, dim) and returns (S,), with a gradient of
+        shape (S, dim). All of x is real: what is positive or bounded is for `fn` to transform, with the log Jacobian, and
+        for `deterministics` to give back on its own scale.
         """
         check(callable(fn), "fn", "Model.external", "callable", fn)
         check(isinstance(dim, int) and dim > 0, "dim", "Model.external", "a positive integer", dim)
-        for name, value in (("gradient", gradient), ("vectorized", vectorized)):
+        for name, value in (("gradient", gradient), ("batched", batched), ("vectorized", vectorized)):
             check(isinstance(value, bool), name, "Model.external", "True or False", value)
         prior = {"x": ImproperUniform(constraints.real, (), (dim,))}
-        return cls(prior=prior, log_likelihood=HostDensity(fn, vectorized, gradient), differentiable=gradient, **fields)
+        density = HostDensity(fn, batched or vectorized, gradient)
+        return cls(prior=prior, log_likelihood=density, differentiable=gradient, **fields)
 
     @property
     def inputs(self) -> Inputs:

@@ -64,7 +64,9 @@ def search(model: Any, family: Any, kernels: Any, params: Any, seed: int, draws:
 
 def _explain_host(model: Any, kind: int, step: int, theta: Any) -> str:
     what = "the draw" if kind == DRAW else "the gradient of log p" if kind == GRADIENT else "log p"
-    return f"{what} is not finite at step {step}: at x = {_shown(theta)}."
+    program = model.log_likelihood.program
+    why = "" if program is None or kind == DRAW else program.why(np.asarray(theta))
+    return f"{what} is not finite at step {step}: at x = {_shown(theta)}." + (f" {why}" if why else "")
 
 
 def _look(density, family, inputs, theta):
