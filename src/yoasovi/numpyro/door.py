@@ -49,7 +49,12 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     The density is the one NumPyro's own samplers see (where `handlers.scale` or `mask` is around a constrained latent
     site, SVI's: the Jacobian is left alone). `log_likelihood` has one entry per observation first, then those of
     factors and of latent sites whose law depends on other sites; `log_marginal` has the observations alone. Sites
-    given by `handlers.substitute`, and `numpyro.param` sites, keep their values.
+    given by `handlers.substitute` keep their values. Parameters without a prior (`numpyro.param`, `flax_module`) are
+    refused: nothing here would fit them.
+
+    Discrete sites with finitely many values are summed out by NumPyro's own enumeration, marked for it or not, in plates
+    and in `scan` too; the fit is of the continuous sites, and draws come with the discrete ones. What NumPyro cannot
+    enumerate (a Poisson site, values without a plate) is fitted by values of log p alone.
 
     With plates that have a `subsample_size` the fit looks at minibatches, at rows of its own for each mirrored pair of
     draws. The start and, now and then, a gradient that takes most of their noise off look at all the data. What is
