@@ -64,6 +64,9 @@ def recovered(model: Any, draws: dict[str, np.ndarray], seed: int) -> dict[str, 
     """Add to draws the latents that the model has summed out, if there are any."""
     if model.recovered is None:
         return draws
+    on_host = getattr(model.recovered, "with_draws", None)  # PyMC's
+    if on_host is not None:
+        return {**draws, **on_host(seed, draws)}
     sites = {s.name: draws[s.name] for s in model.density.sites}
     return {**draws, **in_blocks(model.recovered, model.data, sites, seed, Purpose.RECOVERY)}
 

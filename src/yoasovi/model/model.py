@@ -73,7 +73,7 @@ class Model:
     log_marginal: Callable[[Params, Any], jax.Array] | None = None
     start: Callable[[jax.Array], Params] | None = None
     deterministics: Callable[[Params, Any], Params] | None = None
-    recovered: Callable[[jax.Array, Params, Any], Params] | None = None
+    recovered: Any = None
     predictive: Callable[[jax.Array, Params, Any], Any] | None = None
     subsampled: Callable[[jax.Array, Params, Any], jax.Array] | None = None
     default_family: Any = None
