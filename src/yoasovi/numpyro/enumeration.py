@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.handlers import infer_config
+from numpyro.handlers import infer_config, seed, substitute
+from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import _guess_max_plate_nesting
 from numpyro.primitives import Messenger
 
-from yoasovi.extras import need
+from yoasovi.errors import first_line
 from yoasovi.numpyro.laws import is_observation
 from yoasovi.numpyro.looking import Outline, look_at
 from yoasovi.numpyro.replay import Source
@@ -94,7 +95,7 @@ def find_clusters(look: Outline) -> tuple[tuple[Cluster, ...], dict[str, str]]:
             faults[name] = fault
             del seen[name]
     if seen:
-        need("funsor", "numpyro")
+        _need_funsor(min(seen))
     groups: list[tuple[list[str], set[str]]] = []
     for name, shown in seen.items():
         names, touched = [name], {name, *shown.touched}
@@ -102,7 +103,32 @@ def find_clusters(look: Outline) -> tuple[tuple[Cluster, ...], dict[str, str]]:
             groups.remove(group)
             names, touched = [*group[0], *names], touched | group[1]
         groups.append((names, touched))
-    return tuple(_cluster(names, touched, look, seen) for names, touched in groups), faults
+    clusters = [_cluster(names, touched, look, seen) for names, touched in groups]
+    for cluster in [*clusters]:
+        try:
+            jax.eval_shape(lambda x=cluster: x.log_terms(_anywhere(look.source)))
+        except Exception as error:  # the model's own code may not take the axes that enumeration adds on the left
+            faults |= dict.fromkeys(cluster.names, f"NumPyro's enumeration fails, {first_line(error).rstrip('.')}")
+            clusters.remove(cluster)
+    return tuple(clusters), faults
+
+
+def _anywhere(source: Source) -> Source:
+    """Put continuous sites anywhere in their supports."""
+    uniform = init_to_uniform()
+
+    def place(site):
+        free = site["type"] == "sample" and not site["is_observed"] and site["value"] is None
+        return uniform(site) if free and not site["fn"].support.is_discrete else None
+
+    return source._replace(fn=substitute(seed(source.fn, 0), substitute_fn=place))
+
+
+def _need_funsor(name: str) -> None:
+    try:
+        import funsor  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"funsor is needed to sum out discrete site {name!r}; install it: pip install funsor") from error
 
 
 def _fault(name: str, look: Outline, seen: Outline) -> str:

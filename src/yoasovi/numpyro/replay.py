@@ -233,7 +233,8 @@ class Recovered:
 def in_single(tree: Any) -> Any:
     """Turn numbers of 64 bits into such of 32."""
     kinds = {"f": jnp.float32, "i": jnp.int32}
-    change = lambda x: x.astype(kinds[x.dtype.kind]) if getattr(getattr(x, "dtype", None), "kind", "") in kinds else x
+    number = lambda x: isinstance(x, (np.ndarray, np.generic, jax.Array)) and x.dtype.kind in kinds
+    change = lambda x: x.astype(kinds[x.dtype.kind]) if number(x) else x
     return jax.tree.map(change, tree)
 
 

@@ -57,7 +57,7 @@ def drawn_along(key: jax.Array, model: Callable, source: Source, nesting: int) -
     return whole
 
 
-class Factor(NamedTuple):
+class SiteTable(NamedTuple):
     """The log probabilities of a site as an array: its shape, and what its axes are, counted from the right."""
 
     shape: tuple[int, ...]
@@ -89,14 +89,14 @@ class Tilted:
         return self.law.log_prob(value) + self.tilt
 
 
-def _factors(model: Callable, source: Source) -> dict[str, Factor]:
+def _factors(model: Callable, source: Source) -> dict[str, SiteTable]:
     """Look at the log probabilities of all sites, with an axis for each discrete one that they depend on."""
     from numpyro.contrib.funsor import plate_to_enum_plate, trace
 
     with plate_to_enum_plate():
         sites = trace(model).get_trace(*source.args, **source.kwargs)
     sites = {k: s for k, s in sites.items() if s["type"] == "sample"}
-    return {k: Factor(s["fn"].log_prob(s["value"]).shape, dict(s["infer"]["dim_to_name"])) for k, s in sites.items()}
+    return {k: SiteTable(s["fn"].log_prob(s["value"]).shape, dict(s["infer"]["dim_to_name"])) for k, s in sites.items()}
 
 
 def _arranged(array: jax.Array, names: dict[int, str], first: list[str], nesting: int) -> jax.Array:

@@ -66,7 +66,8 @@ def from_pymc(model: Any) -> Model:
             log_likelihood=GraphTerms(parts.terms), log_marginal=GraphTerms(parts.observations), data=parts.data,
             start=Start(sites, begin), deterministics=GraphQuantities(parts.others, parts.shown) if parts.others else None,
             centring=None if parts.frames is None else Centring(parts.frames),
-            recovered=marginals, predictive=predictive_of(model), name=model.name or "PyMC model", labels=_labels(labelled, begin),
+            recovered=marginals, predictive=predictive_of(model), name=model.name or "PyMC model",
+            labels=_labels(labelled, begin),
         )  # fmt: skip
 
 
