@@ -16,6 +16,7 @@ from numpyro.infer.util import log_density
 
 import yoasovi as yo
 from yoasovi.answer.predictive import recovered
+from yoasovi.files.identity import of_model
 from yoasovi.kernels.programs import as_arrays, precision
 from yoasovi.numpyro import from_numpyro
 
@@ -228,3 +229,28 @@ def test_weights_of_a_module_are_refused_unless_they_have_priors():
     with pytest.raises(ValueError, match=r"without a prior, 'net\$params'"):
         from_numpyro(net, Y, some({"kernel": dist.Normal()}))
     assert set(from_numpyro(net, Y, some(dist.Normal())).prior) == {"net/kernel", "net/bias", "s"}
+
+
+def test_what_a_scan_is_known_by_does_not_depend_on_the_order_of_a_set(monkeypatch):
+    def known_by(slope):
+        def walk(y):
+            scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+
+            def step(x, y):
+                x = numpyro.sample("x", dist.Normal(slope * x, scale))
+                numpyro.sample("y", dist.StudentT(4.0, x, 0.5), obs=y)
+                return x, None
+
+            scan(step, 0.0 * scale, y)
+
+        model = from_numpyro(walk, Y)
+        with precision():
+            return of_model(model)["likelihood"]
+
+    fields = dist.Distribution.gather_pytree_data_fields.__func__
+    seen = []
+    for backwards in (False, True):  # NumPyro's own order is that of a set, another one in every process
+        ordered = classmethod(lambda cls, b=backwards: tuple(sorted(fields(cls), reverse=b)))
+        monkeypatch.setattr(dist.Distribution, "gather_pytree_data_fields", ordered)
+        seen.append(known_by(0.5))
+    assert seen[0] == seen[1] != known_by(0.6)
