@@ -8,7 +8,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from jax.scipy.special import logsumexp
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.distributions import biject_to, constraints
@@ -306,31 +305,28 @@ def test_fitting_the_same_model_again_compiles_nothing(schools_fit):
 # ---- discrete sites ---------------------------------------------------------------------------------------
 
 
-def mixture(y, k):
-    w = numpyro.sample("w", dist.Dirichlet(jnp.ones(k)))
-    mu = numpyro.sample("mu", dist.Normal(0, 3).expand([k]).to_event(1))
-    s = numpyro.sample("s", dist.Uniform(0.1, 2.0))
-    with numpyro.plate("n", len(y)):
-        z = numpyro.sample("z", dist.Categorical(w))
-        numpyro.sample("y", dist.Normal(mu[z], s), obs=y)
-
-
 TWO = np.array([-2.1, -1.7, -2.4, -2.0, 1.8, 2.2, 2.5, 1.6])
 
 
+def counted(y):
+    rate, p = numpyro.sample("rate", dist.Gamma(2.0, 1.0)), numpyro.sample("p", dist.Beta(2.0, 2.0))
+    s = numpyro.sample("s", dist.Uniform(0.1, 2.0))
+    with numpyro.plate("n", len(y)):
+        z = numpyro.sample("z", dist.Poisson(rate))
+        numpyro.sample("y", dist.Normal(p * z, s), obs=y)
+
+
 def test_discrete_sites_of_a_plate_are_local():
-    model = from_numpyro(mixture, TWO, 2)
-    assert set(model.prior) == {"w", "mu", "s_base"} and set(model.local) == {"z"}  # s: `Factorised` has no law for (0.1, 2)
+    model = from_numpyro(counted, TWO)
+    assert set(model.prior) == {"rate", "p", "s_base"} and set(model.local) == {"z"}  # `Factorised` has no law for (0.1, 2)
     with precision():
-        free, data = jnp.array(0.3), as_arrays(model.inputs).data
-        params = {"w": jnp.array([0.3, 0.7]), "mu": jnp.array([-1.0, 2.0]), "s_base": free, "z": jnp.array([0, 1] * 4)}
+        free = jnp.array(0.3)
+        params = {"rate": jnp.array(1.5), "p": jnp.array(0.6), "s_base": free, "z": jnp.array([0, 1] * 4)}
         to_s = biject_to(constraints.interval(0.1, 2.0))
         own = {**params, "s": to_s(free)}
-        want = log_density(mixture, (TWO, 2), {}, own)[0] + to_s.log_abs_det_jacobian(free, own["s"])
+        want = log_density(counted, (TWO,), {}, own)[0] + to_s.log_abs_det_jacobian(free, own["s"])
         np.testing.assert_allclose(log_p_at(model, params), want, rtol=1e-9)
-        each = jnp.log(params["w"]) + dist.Normal(params["mu"], own["s"]).log_prob(TWO[:, None])
-        del params["z"]
-        np.testing.assert_allclose(jax.jit(model.log_marginal)(params, data), logsumexp(each, 1), rtol=1e-9)
+    assert model.log_marginal is None
 
 
 def test_labels_of_a_mixture_are_found():
@@ -356,7 +352,8 @@ def chain(y):
 
 
 def test_other_discrete_sites_are_global():
-    model = from_numpyro(chain, Y)
+    with pytest.warns(UserWarning, match="'first' of the NumPyro model cannot be summed out .*enumeration fails"):
+        model = from_numpyro(chain, Y)  # its `jnp.stack` takes scalars alone
     assert not model.local and set(model.prior) == {"p", "first", "count", "b"}
     with precision():
         params = {"p": jnp.array(0.3), "first": jnp.array(1), "count": jnp.array(2), "b": jnp.array([0, 1, 1])}
@@ -394,16 +391,6 @@ def test_a_numpy_array_may_be_indexed_by_a_plate():
     assert all(isinstance(x, np.ndarray) for x in (*model.data.values(), model.labels.observed["y"]))
     each = model.log_marginal({"mu": jnp.array(0.5)}, model.data)
     np.testing.assert_allclose(each, dist.Normal(Y, 1.0).log_prob(Y), rtol=1e-6)
-
-
-def test_param_sites_keep_their_value_with_a_warning():
-    def model_fn():
-        scale = numpyro.param("scale", 2.0, constraint=constraints.positive)
-        numpyro.sample("x", dist.Normal(0, scale))
-
-    with pytest.warns(UserWarning, match="'scale' keeps its initial value"):
-        model = from_numpyro(model_fn)
-    np.testing.assert_allclose(model.prior["x"].scale, 2.0)
 
 
 def two_sites(law, y=None):

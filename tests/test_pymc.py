@@ -1,6 +1,7 @@
 """The PyMC door: PyMC's own log density, names, dims and coords; what cannot be fitted is refused by name."""
 
 import os
+import sys
 import warnings
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from numpyro.distributions import biject_to, constraints
 
 import yoasovi as yo
+from yoasovi.answer.predictive import recovered
 from yoasovi.kernels.programs import precision
 
 with warnings.catch_warnings():
@@ -368,7 +370,7 @@ BAD = {
     "observation outside": (lambda: pm.Exponential("y", pm.HalfNormal("x"), observed=[-1.0]), "Variable 'y' .* is -inf"),
     "start outside": (lambda: pm.HalfNormal("x", initval=-1.0), "Variable 'x' .* initial value is nan.* `initval`"),
     "potential": (lambda: pm.Potential("p", pm.math.log(pm.Normal("x") - 5)), "Variable 'p' .* is nan"),
-    "discrete": (lambda: (pm.Bernoulli("z", 0.5), pm.Poisson("k", 3)), r"'z', 'k' .*marginalize\(model, \['z', 'k'\]"),
+    "discrete": (lambda: (pm.Bernoulli("z", 0.5), pm.Poisson("k", 3)), "'z', 'k' .*pymc-extras cannot sum"),
     "minibatch": (lambda: pm.Normal("y", pm.Normal("x"), observed=pm.Minibatch(X[:, 0], batch_size=9)), "`pm.Minibatch`"),
 }
 
@@ -379,6 +381,33 @@ def test_bad_models_are_refused_by_name(make, message):
         make()
     with pytest.raises(ValueError, match=message):
         yo.from_pymc(model)
+
+
+def zero_inflated():
+    with pm.Model(coords={"row": range(5)}) as model:
+        gate, rate = pm.Beta("gate", 2, 2), pm.Gamma("rate", 2, 1)
+        zero = pm.Bernoulli("zero", gate, dims="row")
+        pm.Poisson("y", pm.math.switch(zero, 1e-4, rate), observed=[0, 0, 3, 1, 4], dims="row")
+    return model
+
+
+def test_discrete_variables_are_summed_out_and_drawn_again():
+    pytest.importorskip("pymc_extras")
+    model, params = yo.from_pymc(zero_inflated()), {"gate": np.array(0.3), "rate": np.array(1.2)}
+    assert set(model.prior) == {"gate", "rate"}
+    y, poisson = np.array([0, 0, 3, 1, 4]), lambda rate: np.exp(-rate) * rate**y / np.array([1, 1, 6, 1, 24])
+    each = 0.7 * poisson(1.2) + 0.3 * poisson(1e-4)
+    with precision():
+        np.testing.assert_allclose(model.log_marginal(params, model.data), np.log(each), rtol=1e-6)
+    draws = recovered(model, {k: np.full(3000, v) for k, v in params.items()}, seed=0)
+    np.testing.assert_allclose(draws["zero"].mean(0), 0.3 * poisson(1e-4) / each, atol=0.04)
+    assert model.labels.dims["zero"] == ("row",) and draws["zero"].dtype.kind == "i"
+
+
+def test_without_pymc_extras_discrete_variables_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymc_extras", None)
+    with pytest.raises(ValueError, match=r"'zero' of the PyMC model: discrete.*pip install pymc-extras"):
+        yo.from_pymc(zero_inflated())
 
 
 def test_operations_that_jax_does_not_have_are_named():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from yoasovi.answer.predictive import replicate
+from yoasovi.answer.predictive import recovered, replicate
 from yoasovi.extras import need
 from yoasovi.model import HostDensity, Labels, Model, WholeDensity
 
@@ -27,6 +27,7 @@ def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None =
         seed_of_draws, (several, each) = seed, (1, n)
     draws, theta, corrected = fit.draws(n, seed_of_draws, corrected)
     model = fit.model
+    draws = recovered(model, draws, seed)
     terms = _log_likelihood(fit, labels, draws)
     new = _predictive(model, labels, draws, seed)
     by_draw = {"posterior": draws, "posterior_predictive": new, "log_likelihood": terms}

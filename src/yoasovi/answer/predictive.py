@@ -60,10 +60,23 @@ def replicate(model: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
     return model.predictive.with_arguments(seed, draws, model.predictive.fitted)  # PyMC's, whose data may have changed
 
 
-def in_blocks(rule: Any, data: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
+def recovered(model: Any, draws: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """Add to draws the latents that the model has summed out, if there are any."""
+    if model.recovered is None:
+        return draws
+    on_host = getattr(model.recovered, "with_draws", None)  # PyMC's
+    if on_host is not None:
+        return {**draws, **on_host(seed, draws)}
+    sites = {s.name: draws[s.name] for s in model.density.sites}
+    return {**draws, **in_blocks(model.recovered, model.data, sites, seed, Purpose.RECOVERY)}
+
+
+def in_blocks(
+    rule: Any, data: Any, draws: Mapping[str, np.ndarray], seed: int, purpose: Purpose = Purpose.PREDICTION
+) -> Any:
     """Draw by a rule of (key, params, data), compiled, one data set per draw of the parameters."""
     n = len(next(iter(draws.values())))
-    keys = stream(seed, Purpose.PREDICTION).integers(0, 2**32, size=(n, 2), dtype=np.uint32)
+    keys = stream(seed, purpose).integers(0, 2**32, size=(n, 2), dtype=np.uint32)
     program = Bound(_predicted, (rule,), Held(data), Clock())
     blocks = []
     for i in range(0, n, _BLOCK):
@@ -81,7 +94,8 @@ def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     positive_integer("n", "loo", n)
     model, local = fit.model, fit.model.density.local_sites
     fn = model.log_marginal or model.log_likelihood
-    if isinstance(fn, WholeDensity | HostDensity) or (local and model.log_marginal is None):
+    whole = isinstance(fn, WholeDensity | HostDensity) or (model.recovered is not None and not model.labels.blocks)
+    if whole or (local and model.log_marginal is None):
         raise ValueError(f"`loo` needs a likelihood by observation; {model.name} has none (give `log_marginal` of `Model`).")
     if fit.refined is not None or fit.worth_correcting:
         theta = fit.draws(n if fit.refined is None else min(n, fit.refined.size), seed, None)[1]

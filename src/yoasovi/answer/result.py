@@ -114,7 +114,11 @@ class Fit:
         `n` repeats some. `corrected=False` gives those of q still.
         """
         if self.kept is None:
-            return self.draws(n, seed, corrected)[0]
+            from yoasovi.answer.predictive import recovered
+
+            draws = self.draws(n, seed, corrected)[0]
+            with self.waiting("sample"):
+                return recovered(self.model, draws, seed)
         positive_integer("n", "sample", n)
         as_kept = corrected is None or corrected == (self.worth_correcting or self.refined is not None)
         check(as_kept, "corrected", "sample", "left out without the model", corrected)

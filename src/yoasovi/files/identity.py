@@ -95,7 +95,9 @@ def _program(model: Model, inputs: Any) -> Iterator[Any]:
     def terms(params, data):
         return density.log_likelihood(params, data), {k: law(params).log_prob(params[k]) for k, law in rules.items()}
 
-    yield from _value(jax.make_jaxpr(terms)(as_arrays(point), inputs.data))
+    program = jax.make_jaxpr(terms)(as_arrays(point), inputs.data)
+    loops = any(x.primitive.name == "scan" for x in program.jaxpr.eqns)
+    yield from _of_outputs(program, [str(i) for i in range(len(program.in_avals))]) if loops else _value(program)
     if model.subsampled is not None:
         yield from _value(jax.make_jaxpr(model.subsampled)(jax.random.key(0), as_arrays(point), inputs.data))
 
@@ -121,6 +123,31 @@ def _steps(jaxpr: Any) -> Iterator[Any]:
     yield "\n->"
     for x in jaxpr.outvars:
         yield from atom(x)
+
+
+def _of_outputs(program: Any, inputs: list[str]) -> list[str]:
+    """Give a digest of each output of a program, by what it is computed from and not by the order of equations.
+
+    What NumPyro's `scan` collects of distributions comes in the order of a set, which differs from process to process.
+    """
+    known = dict(zip(program.jaxpr.invars, inputs, strict=True))
+    known |= {x: _digest(*_value(c)) for x, c in zip(program.jaxpr.constvars, program.consts, strict=True)}
+    read = lambda x: _digest(*_value(x.val), str(x.aval)) if hasattr(x, "val") else known[x]
+    for equation in program.jaxpr.eqns:
+        given, params = [read(x) for x in equation.invars], dict(equation.params)
+        shapes = [str(x.aval) for x in equation.outvars]
+        if equation.primitive.name == "scan":
+            consts, carry = params.pop("num_consts"), params.pop("num_carry")
+            begin = [_digest("carry", str(i), x) for i, x in enumerate(given[consts : consts + carry])]
+            stacked = [_digest("part", x) for x in given[consts + carry :]]
+            made = _of_outputs(params.pop("jaxpr"), [*given[:consts], *begin, *stacked])
+            head = _digest("scan", str(params["length"]), str(params["reverse"]), *made[:carry])
+            found = [_digest(head, str(i) if i < carry else "stacked", x) for i, x in enumerate(made)]
+        else:
+            head = _digest(equation.primitive.name, *_value({k: v for k, v in params.items() if k != "name"}), *given)
+            found = [_digest(head, str(i)) for i in range(len(shapes))]
+        known |= {x: _digest(a, b) for x, a, b in zip(equation.outvars, found, shapes, strict=True)}
+    return [read(x) for x in program.jaxpr.outvars]
 
 
 def _value(x: Any) -> Iterator[Any]:

@@ -46,6 +46,8 @@ class Model:
         Function of a key giving the point, on the sites' own supports, where the means of q begin.
     deterministics
         Function of (params, data) giving further quantities that samples should carry.
+    recovered
+        Function of (key, params, data) that draws latents which `log_likelihood` has summed out; samples carry them.
     predictive
         Function of (key, params, data) that draws new observations, for `Fit.predict`.
     subsampled
@@ -74,6 +76,7 @@ class Model:
     log_marginal: Callable[[Params, Any], jax.Array] | None = None
     start: Callable[[jax.Array], Params] | None = None
     deterministics: Callable[[Params, Any], Params] | None = None
+    recovered: Any = None
     predictive: Callable[[jax.Array, Params, Any], Any] | None = None
     subsampled: Callable[[jax.Array, Params, Any], jax.Array] | None = None
     default_family: Any = None

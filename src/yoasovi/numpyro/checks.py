@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
+from numpyro.handlers import seed, substitute
 
 from yoasovi.numpyro.laws import is_improper, is_masked, kernel, layers
 from yoasovi.numpyro.looking import Look, Outline, look_at, look_twice
@@ -21,10 +22,11 @@ _ENDLESS = (
 
 def check_look(look: Outline) -> None:
     """Refuse, by name, the sites that cannot be fitted."""
-    for name, site in look.sites.items():
-        if site["type"] == "param" and not name.endswith("$params"):  # those of random modules have priors
-            text = f"`numpyro.param` site {name!r} keeps its initial value; give it a prior to have it inferred."
-            warnings.warn(text, stacklevel=3)
+    if loose := [k for k, s in look.sites.items() if s["type"] == "param" and _matters(k, s["value"], look)]:
+        raise ValueError(
+            f"The NumPyro model has parameters without a prior, {', '.join(map(repr, loose))}, which a fit leaves as they "
+            "begin: give them priors by `numpyro.sample` or `random_flax_module`, or values by `handlers.substitute`."
+        )
     if not look.latents:
         raise ValueError("The NumPyro model has no latent site: there is nothing to infer.")
     if _is_doubtful(look):
@@ -35,6 +37,21 @@ def check_look(look: Outline) -> None:
             if all(faults):  # whatever the values of other sites
                 raise ValueError(f"Site {name!r} of the NumPyro model: {faults[0]}")
     _check_improper(look)
+
+
+def _matters(name: str, value: Any, look: Outline) -> bool:
+    """Say whether log p depends on the value of a parameter that `numpyro.param` begins with."""
+    found: list[bool] = []
+
+    def probe(one):
+        # Under `vmap` over changes of the value, exactly what depends on it is a tracer of `vmap`.
+        changed = jax.tree.map(lambda x: jnp.asarray(x) + one.astype(jnp.result_type(x)), value)
+        put = lambda site: changed if (site["type"], site["name"], site["value"]) == ("param", name, None) else None
+        source = look.source._replace(fn=substitute(seed(look.source.fn, 0), substitute_fn=put))
+        found.append(any(isinstance(x, type(one)) for x in jax.tree.leaves(source.log_probs({})[0])))
+
+    jax.eval_shape(jax.vmap(probe), jax.ShapeDtypeStruct((2,), jnp.result_type(float)))
+    return found[0]
 
 
 def _check_improper(look: Outline) -> None:

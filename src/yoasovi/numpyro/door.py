@@ -20,12 +20,24 @@ from yoasovi.errors import check
 from yoasovi.kernels.programs import precision
 from yoasovi.model import Centring, Model
 from yoasovi.numpyro.checks import check_look
+from yoasovi.numpyro.enumeration import Cluster, find_clusters
 from yoasovi.numpyro.frames import SiteFrames
 from yoasovi.numpyro.laws import as_categorical, can_be_drawn, in_numpy, is_improper, kernel
-from yoasovi.numpyro.looking import Outline, PriorDraw, compiling, find_choices, find_local, in_full, look_twice
+from yoasovi.numpyro.looking import Outline, PriorDraw, compiling, find_local, in_full, look_twice
 from yoasovi.numpyro.naming import labels_of
 from yoasovi.numpyro.predictive import Predictive
-from yoasovi.numpyro.replay import Deterministics, LocalLaw, LogBatch, LogObservations, LogTerms, Replay, Slot, Source
+from yoasovi.numpyro.replay import (
+    Deterministics,
+    LocalLaw,
+    LogBatch,
+    LogObservations,
+    LogTerms,
+    Recovered,
+    Replay,
+    Slot,
+    Source,
+    in_single,
+)  # fmt: skip
 
 # What `Factorised` has a law for; where there are discrete sites, those of all other supports are unconstrained first.
 _WITH_A_LAW = (constraints.real, constraints.positive, constraints.unit_interval, constraints.simplex)
@@ -37,7 +49,12 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     The density is the one NumPyro's own samplers see (where `handlers.scale` or `mask` is around a constrained latent
     site, SVI's: the Jacobian is left alone). `log_likelihood` has one entry per observation first, then those of
     factors and of latent sites whose law depends on other sites; `log_marginal` has the observations alone. Sites
-    given by `handlers.substitute`, and `numpyro.param` sites, keep their values.
+    given by `handlers.substitute` keep their values. Parameters without a prior (`numpyro.param`, `flax_module`) are
+    refused: nothing here would fit them.
+
+    Discrete sites with finitely many values are summed out by NumPyro's own enumeration, marked for it or not, in plates
+    and in `scan` too; the fit is of the continuous sites, and draws come with the discrete ones. What NumPyro cannot
+    enumerate (a Poisson site, values without a plate) is fitted by values of log p alone.
 
     With plates that have a `subsample_size` the fit looks at minibatches, at rows of its own for each mirrored pair of
     draws. The start and, now and then, a gradient that takes most of their noise off look at all the data. What is
@@ -62,36 +79,69 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     check(callable(model_fn), "model_fn", "from_numpyro", "a NumPyro model function", model_fn)
     source = Source(model_fn, args, kwargs)
     _check_arguments(source)
+    wide = bool(jax.config.read("jax_enable_x64"))  # outside of the fit
+    try:
+        return _made(source)
+    except TypeError as error:  # of a loop that keeps numbers of 32 bits, perhaps
+        if wide:
+            raise
+        try:
+            made = _made(source._replace(fn=InSingle(model_fn)), narrow=True)
+        except Exception:
+            raise error from None
+        said = "keeps numbers of 32 bits where a fit has 64; the model function is run in your own precision, float32"
+        warnings.warn(f"The NumPyro model {said}.", stacklevel=2)
+        return made
+
+
+def _made(source: Source, narrow: bool = False) -> Model:
+    """Make the model; with `narrow`, its function runs in single precision."""
     # In the precision of the fit, so that constants are not rounded before it; NumPyro's checks do not know the
     # names of sites, so they are made here, afterwards.
     with precision(), validation_enabled(False):
         partial = source
         source, look, plates = in_full(source)
         check_look(look)
-        prior, replay = _arrange(look)
+        clusters = _summed(look)
+        look = replace(look, latents=tuple(k for k in look.latents if not any(k in x.names for x in clusters)))
+        prior, replay = _arrange(look, clusters)
+        replay = replace(replay, narrow=narrow)
         replay, data, terms = _with_data(replay, source, prior)
         made = Model(
             prior=prior,
             local={k: Partial(LocalLaw(replay, k), data) for k in replay.local},
             log_likelihood=LogTerms(replay),
-            log_marginal=LogObservations(replay) if not replay.local or replay.choices else None,
+            log_marginal=None if replay.local else LogObservations(replay),
             data=data,
             deterministics=Deterministics(replay) if replay.has_deterministics else None,
+            recovered=Recovered(replay) if clusters else None,
             predictive=Predictive(source, replay),
             centring=_centring(look, replay),
             # Labels need a start that tells them apart.
             start=PriorDraw(source, frozenset((*prior, *replay.local))) if look.discrete else None,
-            name=_name(model_fn),
+            name=_name(source.fn),
             labels=labels_of(look.sites, terms, replay),
         )
         return _in_batches(made, LogBatch(replace(replay, fn=partial.fn)), look, plates) if plates else made
 
 
+def _summed(look: Outline) -> tuple[Cluster, ...]:
+    """Find the discrete sites that are summed out; say of finite ones why not."""
+    if len(look.discrete) == len(look.latents):
+        return ()  # nothing would be left to fit
+    clusters, faults = find_clusters(look)
+    for name, fault in faults.items():
+        said = f"Discrete site {name!r} of the NumPyro model cannot be summed out and is fitted by values alone: {fault}."
+        warnings.warn(said, stacklevel=4)
+    return clusters
+
+
 def _in_batches(model: Model, subsampled: LogBatch, look: Outline, plates: dict[str, str]) -> Model:
     """Let the model be fitted by minibatches where it can be; else say why not."""
-    for name in look.latents:
+    summed = subsampled.replay.summed_names
+    for name in (*look.latents, *summed):
         inside = any(frame.name in plates for frame in look.sites[name]["cond_indep_stack"])
-        if inside or name in look.discrete:
+        if inside or name in (*look.discrete, *summed):
             why = "inside: a minibatch would say nothing of most of it" if inside else "discrete"
             said = f"{', '.join(plates.values())}, since latent site {name!r} is {why}"
             warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
@@ -101,14 +151,15 @@ def _in_batches(model: Model, subsampled: LogBatch, look: Outline, plates: dict[
 
 def _centring(look: Outline, replay: Replay) -> Centring | None:
     """Let sites be non-centred; where there are discrete ones q has a law for each site as it is."""
-    names = () if look.discrete else tuple(look.frames)
+    touched = frozenset().union(*(x.touched for x in replay.summed))
+    names = () if look.discrete else tuple(k for k in look.frames if k not in touched)
     return Centring(SiteFrames(replay, names, frozenset(k for k in names if look.frames[k]))) if names else None
 
 
-def _arrange(look: Outline) -> tuple[dict[str, dist.Distribution], Replay]:
+def _arrange(look: Outline, summed: tuple[Cluster, ...]) -> tuple[dict[str, dist.Distribution], Replay]:
     """Give every latent site a prior in the model, and note what the replay has to add to the log density for it."""
     looks = look_twice(look.source) if look.discrete else None
-    local, plate = find_local(look.source, looks) if looks else ((), None)
+    local, plate = find_local(look.source, looks) if looks and not summed else ((), None)
     prior, settled, stand_ins, moving = {}, set(local), {}, {}
     for name in look.latents:
         support, shape = look.supports[name], np.shape(look.sites[name]["value"])
@@ -131,7 +182,7 @@ def _arrange(look: Outline) -> tuple[dict[str, dist.Distribution], Replay]:
         fn=look.source.fn, tree=None, leaves=(), latents=look.latents, settled=frozenset(settled), stand_ins=stand_ins,
         held={k: s["value"] for k, s in look.sites.items() if kinds[k] in ("param", "mutable")}, moving=moving,
         local=local, plate=plate, size=look.sites[local[0]]["value"].shape[0] if local else 0,
-        choices=find_choices(looks[0], local, plate) if looks else (),
+        summed=summed, narrow=False,
         has_deterministics=bool(moving) or "deterministic" in kinds.values(),
     )  # fmt: skip
 
@@ -178,6 +229,19 @@ def _fixed_law(law: dist.Distribution, shape: tuple[int, ...]) -> dist.Distribut
     """Give a law that depends on no other site as a prior, if it can be one."""
     law = in_numpy(as_categorical(law, shape) or law)
     return law if law.shape() == shape and (is_improper(law) or can_be_drawn(law)) else None
+
+
+class InSingle:
+    """A model function that runs in single precision, whatever is around it."""
+
+    def __init__(self, fn: Callable):
+        self.fn = fn
+        self.__wrapped__ = fn  # whose arguments it has
+
+    def __call__(self, *args, **kwargs):
+        """Run it."""
+        with jax.enable_x64(False):
+            return self.fn(*in_single(args), **in_single(kwargs))
 
 
 def _new_name(name: str, taken) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from yoasovi.numpyro.laws import can_be_rebuilt, in_numpy, is_improper, is_maske
 from yoasovi.numpyro.plates import WholePlates, takes_part
 from yoasovi.numpyro.replay import Source
 
-_MOST_CHOICES = 100  # values of the local latents of one observation that are summed over for DIC and LOO
 _LATER = object()  # the place of an array that is yet to be computed
 
 
@@ -56,6 +54,7 @@ class Outline(Look):
     free_shapes: dict[str, tuple[int, ...]]  # of continuous latent sites, unconstrained
     own: frozenset[str]  # latent sites whose log probability is that of a law which no latent site touches
     moved: frozenset[str]  # latent sites whose support depends on latent sites
+    shifting: frozenset[str]  # deterministic sites that do
     touched: frozenset[str]  # all sites whose log probability depends on latent sites
     frames: dict[str, bool]  # latent sites of location and scale that latent sites touch, and whether the law is a joint one
     constants: tuple[Any, ...]  # arrays that came with the model function
@@ -143,7 +142,7 @@ def _outline(look: Look, varies: Callable[[Any], bool]) -> dict[str, Any]:
                 free_shapes[name] = biject_to(supports[name]).inverse_shape(np.shape(sites[name]["value"]))
     own = {k for k in latents if is_improper(sites[k]["fn"]) or is_one(sites[k]["scale"])}
     own = {k for k in own if can_be_rebuilt(sites[k]["fn"], sites[k]["value"], varies)}
-    shown = ("type", "is_observed", "cond_indep_stack", "args", "scale", "fn", "value")
+    shown = ("type", "is_observed", "cond_indep_stack", "args", "scale", "infer", "fn", "value")
     return {
         "sites": {k: {part: jax.tree.map(_as_shape, s[part]) for part in shown if part in s} for k, s in sites.items()},
         "log_probs": jax.tree.map(_as_shape, look.log_probs),
@@ -153,6 +152,7 @@ def _outline(look: Look, varies: Callable[[Any], bool]) -> dict[str, Any]:
         "own": frozenset(own),
         "frames": _frames(look, varies),
         "moved": frozenset(k for k in latents if varies(supports[k])),
+        "shifting": frozenset(k for k, s in sites.items() if s["type"] == "deterministic" and varies(s["value"])),
         "touched": frozenset(k for k, x in look.log_probs.items() if varies(x)),
     }
 
@@ -296,16 +296,3 @@ def _is_plain_member(look: Look, name: str, size: int) -> bool:
     site, log_prob = look.sites[name], look.log_probs[name]
     plain = site["scale"] is None and not is_masked(site["fn"])
     return size > 1 and plain and np.shape(site["value"]) == np.shape(log_prob) == (size,)
-
-
-def find_choices(look: Look, local: tuple[str, ...], plate: str | None) -> tuple[dict[str, Any], ...]:
-    """List all values of the local latents of one observation; none if too many, or if it has continuous latents too."""
-    laws = [[*layers(look.sites[k]["fn"])][-1] for k in local]
-    others = [k for k in look.latents if k not in local]
-    mixed = any(f.name == plate for k in others for f in look.sites[k]["cond_indep_stack"])
-    if not local or mixed or not all(x.has_enumerate_support for x in laws):
-        return ()
-    values = [np.ravel(x.enumerate_support(expand=False)) for x in laws]
-    if np.prod([len(x) for x in values]) > _MOST_CHOICES:
-        return ()
-    return tuple(dict(zip(local, x, strict=True)) for x in itertools.product(*values))

@@ -9,18 +9,16 @@ import numpy as np
 
 from yoasovi.model import Labels
 from yoasovi.model.words import in_words
-from yoasovi.numpyro.laws import is_observation, member_dim
+from yoasovi.numpyro.laws import is_observation
 from yoasovi.numpyro.replay import Replay
 
 
 def labels_of(sites: dict[str, dict], terms: dict[str, Any], replay: Replay) -> Labels:
     """Label the sites of a model function, by the sites and the shapes of their log probabilities."""
-    seen = [k for k in terms if is_observation(sites.get(k))]
-    blocks = {k: np.shape(terms[k]) for k in seen}
-    if replay.plate is not None:  # observations of the plate share one term each, their local latents summed out
-        inside = [k for k in seen if member_dim(terms[k], sites[k], replay.plate) is not None]
-        apart = {k: v for k, v in blocks.items() if k not in inside}
-        blocks = {"_".join(inside): (replay.size,), **apart} if replay.choices else {}
+    seen = [k for k, s in sites.items() if is_observation(s)]
+    # Where discrete sites are not summed out by observation there is no likelihood by observation.
+    apart = replay.plate is None and all(x.likelihood for x in replay.summed)
+    blocks = {k: np.shape(terms[k]) for k in replay.observed(terms, sites)} if apart else {}
     values = {k: sites[k]["value"] for k in seen}  # one that is made of latent sites is not known
     return Labels(
         dims={k: _dims(site, sites) for k, site in sites.items() if site["type"] == "sample"},

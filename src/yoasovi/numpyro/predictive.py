@@ -38,6 +38,8 @@ class Predictive:
 
     def __call__(self, key: jax.Array, params: Params, data: Any) -> dict[str, jax.Array]:
         """Give one new data set, by observed site."""
+        if missing := [k for k in self.replay.summed_names if k not in params]:
+            raise ValueError(f"Discrete site(s) {', '.join(missing)} cannot be drawn, and so the model cannot predict.")
         fn, args, kwargs = self.replay.source(params, data)
         sites = {k: s for k, s in trace(fn).get_trace(*args, **kwargs).items() if is_observation(s)}
         if not sites:
@@ -53,14 +55,16 @@ class Predictive:
         depends on it sees the value that is given. A latent site that changes its shape is drawn from its law.
         """
         arguments = Arguments(inspect.signature(self.source.fn), self.source).changed_by(changed)
-        first = {k: v[0] for k, v in draws.items() if k in self.replay.latents}
+        names, own = self.replay.latents + self.replay.summed_names, self.replay.local
+        own = own + tuple(k for x in self.replay.summed for k in x.own)  # each observation's
+        first = {k: v[0] for k, v in draws.items() if k in names}
         with precision(), validation_enabled(False):
             _, shapes = self._run([self.source])
             if not shapes.observed:
                 raise ValueError(_NOTHING)
             idle, blank = arguments.idle(lambda source, varies: self._touched(first, source, varies))
             source, found = self._runnable(arguments, idle, shapes.observed)
-        kept = {k for k in first if k not in self.replay.local and found.laws.get(k) == shapes.laws[k]}
+        kept = {k for k in first if k not in own and found.laws.get(k) == shapes.laws[k]}
         rule = Anew(source, dict(self.replay.held), frozenset(kept), blank, shapes)
         return in_blocks(rule, None, {k: draws[k] for k in first}, key)
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import logsumexp
 from numpyro import validation_enabled
 from numpyro.distributions import biject_to
 from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer.util import compute_log_probs
 
+from yoasovi.errors import first_line
 from yoasovi.model import Params
 from yoasovi.numpyro.laws import as_categorical, is_observation, per_member
 from yoasovi.numpyro.plates import Batches
+
+if TYPE_CHECKING:
+    from yoasovi.numpyro.enumeration import Cluster
 
 
 class Source(NamedTuple):
@@ -65,12 +69,15 @@ class Replay:
     local: tuple[str, ...]  # discrete sites of which each observation has one
     plate: str | None  # theirs
     size: int
-    choices: tuple[dict[str, Any], ...]  # all values that the local sites of one observation can take together
+    summed: tuple[Cluster, ...]  # discrete sites that are summed out
     has_deterministics: bool
+    narrow: bool  # the function runs in single precision
 
     def source(self, params: Params, data) -> Source:
-        """Give the model function with its sites at `params`, and its arguments."""
-        given = {k: params[k] for k in self.latents if k not in self.moving and k in params}
+        """Give the model function with its sites at `params`, and its arguments; what is summed out may be left out."""
+        if self.narrow:
+            params, data = in_single((params, data))
+        given = {k: params[k] for k in (*self.latents, *self.summed_names) if k not in self.moving and k in params}
         blank = {k: jnp.zeros(self.size, int) for k in self.local}
 
         def place(site):
@@ -84,20 +91,44 @@ class Replay:
         leaves = [data[x.key] if isinstance(x, Slot) else x for x in self.leaves]
         return Source(substitute(fn, substitute_fn=place), *jax.tree.unflatten(self.tree, leaves))
 
+    @property
+    def summed_names(self) -> tuple[str, ...]:
+        """The discrete sites that are summed out."""
+        return tuple(k for x in self.summed for k in x.names)
+
+    @property
+    def shifting(self) -> frozenset[str]:
+        """The deterministic sites that depend on them."""
+        return frozenset().union(*(x.shifting for x in self.summed))
+
     def sites(self, params: Params, data) -> dict[str, dict]:
         """Give the sites alone, without their log probabilities."""
         return self.source(params, data).sites()
 
     def log_probs(self, params: Params, data) -> tuple[dict[str, jax.Array], dict[str, dict]]:
-        """Give the log probabilities of all sites but the settled ones, not summed, and these sites."""
+        """Give the log probabilities of all sites but the settled ones, not summed, and these sites.
+
+        Those that depend on sites which are summed out are one entry for each cluster of them, by its label.
+        """
+        params = {k: v for k, v in params.items() if k not in self.summed_names}
         source, settled = self.source(params, data), [*self.settled.difference(self.local)]
         log_probs, sites = source._replace(fn=block(source.fn, hide=settled)).log_probs({})
+        for cluster in self.summed:
+            log_probs = {k: v for k, v in log_probs.items() if k not in cluster.touched}
+            log_probs[cluster.label] = cluster.log_terms(source)
         for name, base in self.moving.items():
             value, free, transform = sites[name]["value"], params[base], biject_to(sites[name]["fn"].support)
             log_probs[base] = transform.log_abs_det_jacobian(free, value)
         for name, law in self.stand_ins.items():
             log_probs[name] = log_probs[name] - law.log_prob(sites[name]["value"])
         return log_probs, sites
+
+
+    def observed(self, terms: Iterable[str], sites: Mapping[str, dict]) -> list[str]:
+        """Name the terms that are log p of observations, in their order: clusters that are nothing else come last."""
+        labels = {x.label: x.likelihood for x in self.summed}
+        plain = [k for k in terms if k not in labels and is_observation(sites.get(k))]
+        return [*plain, *(k for k in terms if labels.get(k))]
 
 
 class Slot(NamedTuple):
@@ -117,7 +148,7 @@ class LogTerms:
         terms, sites = self.replay.log_probs(params, data)
         terms = {k: v for k, v in terms.items() if k not in self.replay.settled}
         if self.replay.plate is None:
-            seen = [k for k in terms if is_observation(sites.get(k))]
+            seen = self.replay.observed(terms, sites)
             return _flat([terms[k] for k in (*seen, *(k for k in terms if k not in seen))])
         own = {k: per_member(v, sites.get(k), self.replay.plate) for k, v in terms.items()}
         inside = sum((v for v in own.values() if v is not None), jnp.zeros(self.replay.size))
@@ -138,27 +169,17 @@ class LogBatch:
 
 @dataclass(frozen=True)
 class LogObservations:
-    """The log probability of each observation, its local latents summed out."""
+    """The log probability of each observation, discrete sites summed out."""
 
     replay: Replay
 
     def __call__(self, params, data):
         """Evaluate it."""
-        if self.replay.plate is None:
-            terms, sites = self.replay.log_probs(params, data)
-            seen = [v for k, v in terms.items() if is_observation(sites.get(k))]
-            if not seen:
-                raise ValueError("The NumPyro model has no observed site (`obs=`): it has no likelihood by observation.")
-            return _flat(seen)
-        joint, apart = [], []
-        for choice in self.replay.choices:
-            values = {k: jnp.full(self.replay.size, v) for k, v in choice.items()}
-            terms, sites = self.replay.log_probs({**params, **values}, data)
-            terms = {k: v for k, v in terms.items() if is_observation(sites.get(k)) or k in self.replay.local}
-            own = {k: per_member(v, sites[k], self.replay.plate) for k, v in terms.items()}
-            joint.append(sum(v for v in own.values() if v is not None))
-            apart = [terms[k] for k, v in own.items() if v is None]
-        return _flat([logsumexp(jnp.stack(joint), 0), *apart])
+        terms, sites = self.replay.log_probs(params, data)
+        seen = [terms[k] for k in self.replay.observed(terms, sites)]
+        if not seen:
+            raise ValueError("The NumPyro model has no likelihood by observation.")
+        return _flat(seen)
 
 
 @dataclass(frozen=True)
@@ -184,8 +205,37 @@ class Deterministics:
     def __call__(self, params, data):
         """Evaluate them."""
         sites = self.replay.sites(params, data)
-        wanted = (k for k, s in sites.items() if s["type"] == "deterministic" or k in self.replay.moving)
+        known = lambda k: sites[k]["type"] == "deterministic" and k not in self.replay.shifting
+        wanted = (k for k in sites if known(k) or k in self.replay.moving)
         return {k: jnp.asarray(sites[k]["value"]) for k in wanted}
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Draws of the discrete sites that are summed out, and the deterministic sites that depend on them."""
+
+    replay: Replay
+
+    def __call__(self, key, params, data):
+        """Draw them, given the parameters; leave out, with a warning, those that cannot be drawn."""
+        source, found = self.replay.source(params, data), {}
+        for one, cluster in zip(jax.random.split(key, len(self.replay.summed)), self.replay.summed, strict=True):
+            try:
+                found |= cluster.draw(one, source)
+            except Exception as error:
+                said = f"Discrete site(s) {', '.join(cluster.names)} of the NumPyro model are left out of draws"
+                warnings.warn(f"{said}: {first_line(error)}", stacklevel=2)
+        sites = self.replay.sites({**params, **found}, data)
+        shown = (k for x in self.replay.summed for k in x.shifting if found.keys() >= set(x.names))
+        return {**found, **{k: jnp.asarray(sites[k]["value"]) for k in shown}}
+
+
+def in_single(tree: Any) -> Any:
+    """Turn numbers of 64 bits into such of 32."""
+    kinds = {"f": jnp.float32, "i": jnp.int32}
+    number = lambda x: isinstance(x, (np.ndarray, np.generic, jax.Array)) and x.dtype.kind in kinds
+    change = lambda x: x.astype(kinds[x.dtype.kind]) if number(x) else x
+    return jax.tree.map(change, tree)
 
 
 def _flat(terms: list) -> jax.Array:

@@ -19,8 +19,9 @@ from yoasovi.errors import check
 from yoasovi.extras import need
 from yoasovi.kernels.programs import precision
 from yoasovi.model import Centring, Labels, Model
-from yoasovi.pymc.beginning import InitialPoint, Start, begin_at, initial_point, named
+from yoasovi.pymc.beginning import InitialPoint, Start, begin_at, initial_point
 from yoasovi.pymc.graphs import import_backend
+from yoasovi.pymc.marginal import marginal
 from yoasovi.pymc.predictive import predictive_of
 from yoasovi.pymc.sites import sites_of
 from yoasovi.pymc.terms import GraphQuantities, GraphTerms, parts_of
@@ -39,7 +40,8 @@ def from_pymc(model: Any) -> Model:
     Parameters
     ----------
     model
-        A `pymc.Model` without discrete free variables.
+        A `pymc.Model`. Discrete free variables with finitely many values are summed out by pymc-extras, where that is
+        installed; draws come with them. Others are refused.
 
     Examples
     --------
@@ -52,6 +54,7 @@ def from_pymc(model: Any) -> Model:
     pm = need("pymc", "pymc")
     check(isinstance(model, pm.Model), "model", "from_pymc", "a PyMC model", model)
     _check_variables(model)
+    labelled, (model, marginals) = model, marginal(model)
     import_backend()
     point = initial_point(model)
     sites = sites_of(model, point)
@@ -63,7 +66,8 @@ def from_pymc(model: Any) -> Model:
             log_likelihood=GraphTerms(parts.terms), log_marginal=GraphTerms(parts.observations), data=parts.data,
             start=Start(sites, begin), deterministics=GraphQuantities(parts.others, parts.shown) if parts.others else None,
             centring=None if parts.frames is None else Centring(parts.frames),
-            predictive=predictive_of(model), name=model.name or "PyMC model", labels=_labels(model, begin),
+            recovered=marginals, predictive=predictive_of(model), name=model.name or "PyMC model",
+            labels=_labels(labelled, begin),
         )  # fmt: skip
 
 
@@ -88,9 +92,3 @@ def _law(rv: Any) -> str:
 def _check_variables(model: Any) -> None:
     if not model.free_RVs:
         raise ValueError("The PyMC model has no free variable: there is nothing to infer.")
-    if discrete := [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]:
-        raise ValueError(
-            f"{named(discrete)} of the PyMC model: discrete. Sum over the values and fit the rest: write `pm.Mixture`, "
-            f"or give `pymc_extras.marginalize(model, {discrete})` in its place. `yo.Model` and NumPyro models may have "
-            "discrete variables."
-        )
