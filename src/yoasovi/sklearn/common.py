@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight
 
 from yoasovi.answer.result import Fit
-from yoasovi.errors import positive_integer, positive_number
+from yoasovi.errors import check, positive_integer, positive_number
 from yoasovi.fitting import fit as fit_model
 from yoasovi.model import Labels, Model, Params
 from yoasovi.stopping import StopReason
@@ -29,10 +31,11 @@ class Unit:
     scale: np.ndarray
 
     @classmethod
-    def of(cls, X: np.ndarray, centred: bool) -> Unit:
-        """Take the mean (0 unless `centred`) and standard deviation of each column."""
-        scale = X.std(0) if centred else np.sqrt(np.mean(X**2, 0))
-        centre = X.mean(0) if centred else np.zeros(X.shape[1])
+    def of(cls, X: np.ndarray, centred: bool, weight: np.ndarray) -> Unit:
+        """Take the mean (0 unless `centred`) and standard deviation of each column, rows counting by weight."""
+        share = weight / weight.sum()
+        centre = share @ X if centred else np.zeros(X.shape[1])
+        scale = np.sqrt(share @ (X - centre) ** 2)
         return cls(centre, np.where(scale > 1e-12 * np.abs(X).max(0, initial=0.0), scale, 1.0))
 
     def standardised(self, X: np.ndarray) -> np.ndarray:
@@ -40,12 +43,18 @@ class Unit:
         return (X - self.centre) / self.scale
 
 
-def filled(*arrays: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Add rows of zeros up to a power of two; also each row's weight, 1 or 0."""
+def weights_of(estimator, sample_weight: Any, X: np.ndarray) -> np.ndarray:
+    """Check how often each row counts; None is once."""
+    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    check(weight.sum() > 0, "sample_weight", type(estimator).__name__, "above 0 for some row", "0 for every row")
+    return weight
+
+
+def filled(*arrays: np.ndarray) -> list[np.ndarray]:
+    """Add rows of zeros up to a power of two: to rows, and to their weights."""
     n = len(arrays[0])
     more = max(_FEWEST_ROWS, 1 << (n - 1).bit_length()) - n
-    fill = lambda x: np.concatenate([x, np.zeros((more, *x.shape[1:]), x.dtype)])
-    return [fill(np.asarray(x)) for x in arrays], np.concatenate([np.ones(n), np.zeros(more)])
+    return [np.concatenate([x, np.zeros((more, *x.shape[1:]), x.dtype)]) for x in map(np.asarray, arrays)]
 
 
 @dataclass(frozen=True)
@@ -71,9 +80,20 @@ class RealRows:
         return self.log_likelihood(params, data["rows"])[: self.count]
 
 
-def weighted(model: Model, log_likelihood: Callable, weight: np.ndarray) -> Model:
-    """Give the model with this likelihood, its rows weighted."""
-    data, count = {"rows": model.data, "weight": weight}, int(weight.sum())
+@dataclass(frozen=True, eq=False)
+class GivenStart:
+    """Start at one point."""
+
+    point: dict[str, np.ndarray]
+
+    def __call__(self, key) -> Params:
+        """Give the point, whatever the key."""
+        return {k: jnp.asarray(v) for k, v in self.point.items()}
+
+
+def weighted(model: Model, log_likelihood: Callable, weight: np.ndarray, count: int) -> Model:
+    """Give the model with this likelihood, its rows weighted; all but the first `count` are filling."""
+    data = {"rows": model.data, "weight": weight}
     return replace(
         model, log_likelihood=Weighted(log_likelihood), log_marginal=RealRows(log_likelihood, count), data=data,
         labels=Labels(blocks={"y": (count,)}), predictive=None,
@@ -93,10 +113,13 @@ def fit_estimator(estimator, model: Model, restarts: int = 1) -> Fit:
     positive_number("tol", owner, float(estimator.tol))
     limit = None if limit is None else whole("max_iter", owner, limit)
     seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
-    return fit_model(
+    fit = fit_model(
         model, seed=seed, max_steps=limit, restarts=restarts, tolerance=float(estimator.tol),
         progress=None if estimator.verbose else False,
     )  # fmt: skip
+    if fit.stop_reason == StopReason.INTERRUPTED:  # a search or a script is to end here, not to go on with half an answer
+        raise KeyboardInterrupt
+    return fit
 
 
 def report(estimator, fit: Fit, log_jacobian: float) -> None:

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from yoasovi.errors import check
 from yoasovi.model import Params
 from yoasovi.models import GaussianMixture
-from yoasovi.sklearn.common import DRAWS, Unit, filled, fit_estimator, report, weighted, whole
+from yoasovi.sklearn.common import DRAWS, GivenStart, Unit, filled, fit_estimator, report, weighted, whole
 
 
 class BayesianGaussianMixture(DensityMixin, BaseEstimator):
@@ -63,9 +63,9 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         check(self.covariance_type in ("full", "diag"), "covariance_type", owner, "'full' or 'diag'", self.covariance_type)
         if len(X) < k:
             raise ValueError(f"Expected n_samples >= n_components but got n_components = {k}, n_samples = {len(X)}.")
-        unit = Unit.of(X, True)
+        unit = Unit.of(X, True, np.ones(len(X)))
         Z = unit.standardised(X)
-        (rows,), weight = filled(Z)
+        rows, weight = filled(Z, np.ones(len(Z)))
         kind = "full" if self.covariance_type == "full" else "diagonal"
         model = GaussianMixture(
             rows, k, kind, "marginal", "learned" if k > 1 else "equal", prior_scale=float(self.mean_scale),
@@ -73,7 +73,7 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         )  # fmt: skip
         again = self.warm_start and hasattr(self, "means_") and self.means_.shape == (k, X.shape[1])
         start = self._last(unit) if again else Clusters(Z, k)
-        model = replace(weighted(model, model.log_likelihood, weight), start=start)
+        model = replace(weighted(model, model.log_likelihood, weight, len(X)), start=start)
         fit = fit_estimator(self, model, 1 if again else starts)
         self._keep(fit.sample(DRAWS, corrected=False), unit)  # uncorrected: draws of one labelling of the components
         report(self, fit, -len(X) * np.log(unit.scale).sum())
@@ -159,14 +159,3 @@ class Clusters:
         weights = {"weights": jnp.asarray(sizes / sizes.sum())} if len(groups) > 1 else {}  # one component has no such site
         sds = jnp.asarray([np.maximum(g.std(0), 0.05) for g in groups])
         return {"mu": jnp.asarray([g.mean(0) for g in groups]), "sd": sds, **weights}
-
-
-@dataclass(frozen=True, eq=False)
-class GivenStart:
-    """Start at one point."""
-
-    point: dict[str, np.ndarray]
-
-    def __call__(self, key) -> Params:
-        """Give the point, whatever the key."""
-        return {k: jnp.asarray(v) for k, v in self.point.items()}
