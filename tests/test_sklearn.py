@@ -140,6 +140,16 @@ def test_counts_and_weights_that_stand_for_repeated_rows(line):
         BayesianPoissonRegression().fit(X, np.r_[-1, y[1:]])
 
 
+def test_more_columns_than_rows_and_columns_that_add_up():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(10, 20))
+    y = X @ rng.normal(size=20)
+    assert BayesianLinearRegression(random_state=0).fit(X, y).score(X, y) > 0.98
+    double = np.c_[X[:, :2], X[:, 0] + X[:, 1]]
+    exact = double @ [1.0, 2.0, 3.0]
+    assert BayesianLinearRegression(random_state=0).fit(double, exact).score(double, exact) > 0.999
+
+
 def test_an_interrupted_fit_raises(line, monkeypatch):
     def stopped(*args, **kwargs):
         return replace(fit(*args, **kwargs), stop_reason=StopReason.INTERRUPTED)
@@ -157,6 +167,8 @@ def test_mixture_finds_its_components_and_says_when_it_did_not_converge():
     np.testing.assert_allclose(found.means_[order, 0], [X[:40].mean(), X[40:].mean()], atol=0.5)
     np.testing.assert_allclose(found.weights_[order], [1 / 3, 2 / 3], atol=0.05)
     assert found.covariances_.shape == (2, 1, 1)
+    np.testing.assert_allclose(found.precisions_, 1.0 / found.covariances_)
+    np.testing.assert_allclose(found.precisions_cholesky_**2, found.precisions_)
     np.testing.assert_allclose(found.predict_proba(X).sum(1), 1.0)
     assert np.mean(found.predict(X) == order[np.repeat([0, 1], [40, 80])]) > 0.97
     rows, labels = found.sample(5000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -50,11 +50,30 @@ def weights_of(estimator, sample_weight: Any, X: np.ndarray) -> np.ndarray:
     return weight
 
 
-def filled(*arrays: np.ndarray) -> list[np.ndarray]:
-    """Add rows of zeros up to a power of two: to rows, and to their weights."""
-    n = len(arrays[0])
-    more = max(_FEWEST_ROWS, 1 << (n - 1).bit_length()) - n
-    return [np.concatenate([x, np.zeros((more, *x.shape[1:]), x.dtype)]) for x in map(np.asarray, arrays)]
+class Rows(NamedTuple):
+    """Distinct rows in a fixed order, filled up with zeros; those of weight 0 last."""
+
+    arrays: list[np.ndarray]
+    weight: np.ndarray
+    own: np.ndarray  # for each of the user's rows, its place here
+    given: int  # how many rows the user gave
+
+
+def prepared(weight: np.ndarray, *arrays: np.ndarray) -> Rows:
+    """Merge equal rows, so that a weight and as many repeated rows give the same answer to the last digit, and fill up."""
+    own = np.unique(np.column_stack(arrays), axis=0, return_inverse=True)[1].ravel()
+    total = np.bincount(own, weight)
+    place = np.argsort(np.argsort(total == 0, kind="stable"))
+    own = place[own]
+    first = np.unique(own, return_index=True)[1]
+    *out, counts, places = filled(len(own), *(x[first] for x in arrays), np.bincount(own, weight), own)
+    return Rows(out, counts, places, len(own))
+
+
+def filled(rows: int, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Add rows of zeros up to a power of two that has room for so many rows."""
+    length = max(_FEWEST_ROWS, 1 << (rows - 1).bit_length())
+    return [np.concatenate([x, np.zeros((length - len(x), *x.shape[1:]), x.dtype)]) for x in arrays]
 
 
 @dataclass(frozen=True)
@@ -77,7 +96,7 @@ class RealRows:
 
     def __call__(self, params: Params, data: Any):
         """Give one value per row, shape (count,)."""
-        return self.log_likelihood(params, data["rows"])[: self.count]
+        return self.log_likelihood(params, data["rows"])[data["own"][: self.count]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +110,9 @@ class GivenStart:
         return {k: jnp.asarray(v) for k, v in self.point.items()}
 
 
-def weighted(model: Model, log_likelihood: Callable, weight: np.ndarray, count: int) -> Model:
-    """Give the model with this likelihood, its rows weighted; all but the first `count` are filling."""
-    data = {"rows": model.data, "weight": weight}
+def weighted(model: Model, log_likelihood: Callable, rows: Rows) -> Model:
+    """Give the model with this likelihood, its rows weighted."""
+    data, count = {"rows": model.data, "weight": rows.weight, "own": rows.own}, rows.given
     return replace(
         model, log_likelihood=Weighted(log_likelihood), log_marginal=RealRows(log_likelihood, count), data=data,
         labels=Labels(blocks={"y": (count,)}), predictive=None,

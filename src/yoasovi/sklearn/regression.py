@@ -20,7 +20,7 @@ from yoasovi.errors import check, positive_number
 from yoasovi.model import Params
 from yoasovi.models import LinearRegression, LogisticRegression
 from yoasovi.models.regression import predictor, quasi_poisson, softmax_regression
-from yoasovi.sklearn.common import DRAWS, GivenStart, Unit, filled, fit_estimator, report, weighted, weights_of
+from yoasovi.sklearn.common import DRAWS, GivenStart, Unit, fit_estimator, prepared, report, weighted, weights_of
 
 _BLOCK = 1000  # rows predicted at a time
 
@@ -63,16 +63,16 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         positive_number("noise_floor", type(self).__name__, float(self.noise_floor))
         weight = weights_of(self, sample_weight, X)
-        x_unit = Unit.of(X, self.fit_intercept, weight)
-        y_unit = Unit.of(y[:, None], self.fit_intercept, weight)
-        *rows, filling = filled(x_unit.standardised(X), y_unit.standardised(y[:, None])[:, 0], weight)
+        rows = prepared(weight, X, y)
+        x_unit, y_unit = (Unit.of(x.reshape(len(x), -1), self.fit_intercept, rows.weight) for x in rows.arrays)
+        table = x_unit.standardised(rows.arrays[0]), (rows.arrays[1] - y_unit.centre) / y_unit.scale
         model = LinearRegression(
-            *rows, float(self.prior_scale), intercept=bool(self.fit_intercept), noise_prior="half_cauchy",
+            *table, float(self.prior_scale), intercept=bool(self.fit_intercept), noise_prior="half_cauchy",
             noise_scale=float(self.noise_scale), autoscale=False,
         )  # fmt: skip
-        model = weighted(model, FlooredNormal(float(self.noise_floor)), filling, len(X))
+        model = weighted(model, FlooredNormal(float(self.noise_floor)), rows)
         scales = float(self.prior_scale), float(self.noise_scale), float(self.noise_floor)
-        model = replace(model, start=GivenStart(_best_line(*rows, filling, bool(self.fit_intercept), *scales)))
+        model = replace(model, start=GivenStart(_best_line(*table, rows.weight, bool(self.fit_intercept), *scales)))
         fit = fit_estimator(self, model)
         draws, scale = fit.sample(DRAWS), y_unit.scale[0]
         noise = scale * np.hypot(draws["noise"], self.noise_floor)
@@ -128,13 +128,14 @@ class BayesianPoissonRegression(RegressorMixin, BaseEstimator):
         owner, weight = type(self).__name__, weights_of(self, sample_weight, X)
         check(y.min() >= 0, "y", owner, "non-negative", float(y.min()))
         check(weight @ y > 0, "y", owner, "above 0 in some row of positive weight", "none")
-        unit, rate = Unit.of(X, self.fit_intercept, weight), weight @ y / weight.sum()
+        rows = prepared(weight, X, y)
+        x, y = rows.arrays
+        unit, rate = Unit.of(x, self.fit_intercept, rows.weight), rows.weight @ y / rows.weight.sum()
         base = float(rate) if self.fit_intercept else 1.0  # the intercept's prior is about the mean's log rate
-        *rows, filling = filled(unit.standardised(X), y, weight)
-        model = quasi_poisson(*rows, float(self.prior_scale), base, bool(self.fit_intercept), False)
+        model = quasi_poisson(unit.standardised(x), y, float(self.prior_scale), base, bool(self.fit_intercept), False)
         # The filling counts in the model's own start, so that it would depend on the number of rows.
         model = replace(model, start=None)
-        fit = fit_estimator(self, weighted(model, model.log_likelihood, filling, len(X)))
+        fit = fit_estimator(self, weighted(model, model.log_likelihood, rows))
         _keep_line(self, fit.sample(DRAWS), unit, float(np.log(base)), 1.0)
         report(self, fit, 0.0)
         return self
@@ -191,13 +192,14 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         if len(seen) < 2:
             only = self.classes_[seen[0]] if len(seen) else None
             raise ValueError(f"y must have samples of two classes or more; got only one class, {only!r}.")
-        unit, intercept = Unit.of(X, self.fit_intercept, weight), bool(self.fit_intercept)
-        *rows, filling = filled(unit.standardised(X), labels, weight)
+        rows = prepared(weight, X, labels)
+        unit, intercept = Unit.of(rows.arrays[0], self.fit_intercept, rows.weight), bool(self.fit_intercept)
+        table = unit.standardised(rows.arrays[0]), rows.arrays[1]
         if len(self.classes_) == 2:
-            model = LogisticRegression(*rows, float(self.prior_scale), intercept=intercept, autoscale=False)
+            model = LogisticRegression(*table, float(self.prior_scale), intercept=intercept, autoscale=False)
         else:
-            model = softmax_regression(*rows, float(self.prior_scale), intercept)
-        fit = fit_estimator(self, weighted(model, model.log_likelihood, filling, len(X)))
+            model = softmax_regression(*table, float(self.prior_scale), intercept)
+        fit = fit_estimator(self, weighted(model, model.log_likelihood, rows))
         draws = fit.sample(DRAWS)
         if len(self.classes_) > 2:  # what all classes share says nothing
             draws = {k: np.moveaxis(v - v.mean(-1, keepdims=True), -1, 1) for k, v in draws.items()}
