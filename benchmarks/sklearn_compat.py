@@ -14,7 +14,7 @@ from swapped import outcomes
 
 ROOT = Path(sklearn.__file__).parent
 FILES = {
-    "linear_model/tests/test_bayes.py": ("BayesianLinearRegression", "BayesianRidge", "bayesian_ridge or toy_bayesian or std"),
+    "linear_model/tests/test_bayes.py": ("BayesianLinearRegression", "BayesianRidge", "ridge or toy_bayesian"),
     "linear_model/tests/test_logistic.py": ("BayesianLogisticRegression", "LogisticRegression", "not CV and not cv"),
     "linear_model/_glm/tests/test_glm.py": ("BayesianPoissonRegression", "PoissonRegressor", "poisson"),
     "mixture/tests/test_bayesian_mixture.py": ("BayesianGaussianMixture", "BayesianGaussianMixture", ""),

@@ -10,7 +10,7 @@ from pathlib import Path
 from swapped import outcomes
 
 BY_DESIGN = {
-    "test_stable_run[False]": "asserts that parameters become NaN without `stable_update`; here such a step is always left out",
+    "test_stable_run[False]": "asserts NaN without `stable_update`; here a step that is not finite is always left out",
 }
 
 

@@ -15,7 +15,7 @@ def outcomes(path: Path, line: str, *options: str) -> dict[str, tuple[str, str]]
     with tempfile.TemporaryDirectory() as folder:
         copy, found = Path(folder) / path.name, Path(folder) / "found.xml"
         copy.write_text(f"{path.read_text()}\n\n{line}\n")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={found}", str(copy), *options]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={found}", str(copy), *options]
         subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=False)
         return {case.get("name", ""): _outcome(case) for case in ElementTree.parse(found).iter("testcase")}
 
