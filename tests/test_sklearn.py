@@ -4,24 +4,32 @@ A fit compiles for each number of columns. The checks on three columns run by de
 `pytest -m exhaustive`.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 pytest.importorskip("sklearn")
 
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
+from yoasovi.fitting import fit
 from yoasovi.sklearn import (
     BayesianGaussianMixture,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegression,
 )
+from yoasovi.stopping import StopReason
 
-ESTIMATORS = [BayesianLinearRegression(), BayesianLogisticRegression(), BayesianGaussianMixture()]
+ESTIMATORS = [
+    BayesianLinearRegression(), BayesianLogisticRegression(), BayesianPoissonRegression(), BayesianGaussianMixture(),
+]  # fmt: skip
 # They fit data of other than three columns or of more than 64 rows: one more program each to compile.
 OTHER_SHAPES = {
     "check_estimators_overwrite_params", "check_estimators_fit_returns_self", "check_readonly_memmap_input",
@@ -89,8 +97,66 @@ def test_classifier_works_in_a_pipeline_and_a_search(line):
     np.testing.assert_allclose(proba.sum(1), 1.0)
     assert np.all((sd > 0) & (sd < 0.5))
     np.testing.assert_array_equal(best.predict(X), np.where(proba[:, 0] > 0.5, "high", "low"))
-    with pytest.raises(ValueError, match="Only binary classification is supported"):
-        BayesianLogisticRegression().fit(X, np.arange(60) % 3)
+    assert best[-1].coef_.shape == (1, 3) and best[-1].intercept_.shape == (1,)
+    odds = best.decision_function(X)
+    np.testing.assert_allclose(1.0 / (1.0 + np.exp(-odds)), proba[:, 1])
+
+
+def test_three_classes_and_their_weights(line):
+    X, y = line
+    label = np.digitize(y, np.quantile(y, [0.2, 0.8]))
+    plain = BayesianLogisticRegression(random_state=0).fit(X, label)
+    assert plain.coef_.shape == (3, 3) and plain.intercept_.shape == (3,) and plain.covariance_.shape == (3, 4, 4)
+    np.testing.assert_allclose(plain.coef_.sum(0), 0.0, atol=1e-9)
+    proba, sd = plain.predict_proba(X, return_std=True)
+    assert sd.shape == (60, 3) and plain.score(X, label) > 0.85
+    np.testing.assert_allclose(np.exp(plain.decision_function(X)), proba)
+    # The penalty that has its best point where the posterior is highest; the mean is near it.
+    Z = (X - X.mean(0)) / X.std(0)
+    exact = LogisticRegression(C=2.5**2, max_iter=5000).fit(Z, label)
+    assert np.abs(exact.predict_proba(Z) - proba).max() < 0.1
+    heavy = BayesianLogisticRegression(random_state=0, class_weight={0: 20.0}).fit(X, label)
+    same = BayesianLogisticRegression(random_state=0).fit(X, label, sample_weight=np.where(label == 0, 20.0, 1.0))
+    np.testing.assert_allclose(heavy.coef_, same.coef_)
+    assert np.sum(heavy.predict_proba(X)[:, 0]) > np.sum(proba[:, 0]) + 1
+
+
+def test_counts_and_weights_that_stand_for_repeated_rows(line):
+    rng = np.random.default_rng(1)
+    X = line[0]
+    y = rng.poisson(np.exp(3.0 + 0.4 * (X[:, 0] - 20.0 * (X[:, 2] - 1.0))))
+    found = BayesianPoissonRegression(random_state=0).fit(X, y)
+    exact = PoissonRegressor(alpha=0.0, solver="newton-cholesky").fit(X, y)
+    sd = np.sqrt(np.diag(found.covariance_))
+    assert np.all(np.abs(np.r_[found.intercept_ - exact.intercept_, found.coef_ - exact.coef_]) < 0.2 * sd)
+    assert found.score(X, y) == pytest.approx(exact.score(X, y), abs=0.01)
+    times = rng.integers(0, 3, 60)
+    again = np.repeat(np.arange(60), times)
+    weighted = BayesianPoissonRegression(random_state=0).fit(X, y, sample_weight=times)
+    repeated = BayesianPoissonRegression(random_state=0).fit(X[again], y[again])
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-6)
+    assert weighted.lower_bound_ == pytest.approx(repeated.lower_bound_, abs=1e-6)
+    with pytest.raises(ValueError, match="`y` of `BayesianPoissonRegression` must be non-negative; got -1"):
+        BayesianPoissonRegression().fit(X, np.r_[-1, y[1:]])
+
+
+def test_more_columns_than_rows_and_columns_that_add_up():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(10, 20))
+    y = X @ rng.normal(size=20)
+    assert BayesianLinearRegression(random_state=0).fit(X, y).score(X, y) > 0.98
+    double = np.c_[X[:, :2], X[:, 0] + X[:, 1]]
+    exact = double @ [1.0, 2.0, 3.0]
+    assert BayesianLinearRegression(random_state=0).fit(double, exact).score(double, exact) > 0.999
+
+
+def test_an_interrupted_fit_raises(line, monkeypatch):
+    def stopped(*args, **kwargs):
+        return replace(fit(*args, **kwargs), stop_reason=StopReason.INTERRUPTED)
+
+    monkeypatch.setattr("yoasovi.sklearn.common.fit_model", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        BayesianLinearRegression(random_state=0).fit(*line)
 
 
 def test_mixture_finds_its_components_and_says_when_it_did_not_converge():
@@ -101,6 +167,8 @@ def test_mixture_finds_its_components_and_says_when_it_did_not_converge():
     np.testing.assert_allclose(found.means_[order, 0], [X[:40].mean(), X[40:].mean()], atol=0.5)
     np.testing.assert_allclose(found.weights_[order], [1 / 3, 2 / 3], atol=0.05)
     assert found.covariances_.shape == (2, 1, 1)
+    np.testing.assert_allclose(found.precisions_, 1.0 / found.covariances_)
+    np.testing.assert_allclose(found.precisions_cholesky_**2, found.precisions_)
     np.testing.assert_allclose(found.predict_proba(X).sum(1), 1.0)
     assert np.mean(found.predict(X) == order[np.repeat([0, 1], [40, 80])]) > 0.97
     rows, labels = found.sample(5000)

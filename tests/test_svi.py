@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import SVI, RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
@@ -18,6 +19,7 @@ from numpyro.optim import _NumPyroOptim
 
 from yoasovi.numpyro import YOASOVI
 from yoasovi.numpyro.judging import selector
+from yoasovi.numpyro.packing import packing
 
 Y = jnp.array([2.1, 1.7, 2.9, 2.4, 1.9, 2.2])
 
@@ -199,6 +201,31 @@ def test_parameters_can_be_put_into_an_optimisers_state(optim):
     changed = selector(optim, state)(state, new)
     jax.tree.map(np.testing.assert_array_equal, optim.get_params(changed), new)
     assert described(changed) == described(state) and int(changed[0]) == 1
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "Momentum"])
+def test_packed_parameters_are_stepped_as_they_are_apart(name):
+    optim, rng = OPTIMISERS[name], np.random.default_rng(0)
+    params = {"a": jnp.asarray(rng.normal(size=(2, 3))), "b": jnp.asarray(rng.normal())}
+    gradient = jax.tree.map(lambda x: 3.0 * x, params)
+    apart = optim.update(gradient, optim.init(params), value=1.0)
+    packed = packing(optim, apart)
+    assert len(jax.tree.leaves(optim.get_params(packed.pack(apart)))) == 1
+    long = optim.update(ravel_pytree(gradient)[0], packed.pack(apart), value=1.0)
+    both = optim.update(gradient, apart, value=1.0), packed.unpack(long)
+    assert jax.tree.structure(both[1]) == jax.tree.structure(apart)
+    for x, y in zip(*map(jax.tree.leaves, both), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, packed.params(optim.get_params(packed.pack(apart))), optim.get_params(apart))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_guide_without_parameters_runs():
+    def guide(y):
+        numpyro.sample("mu", dist.Normal(2.0, 0.5))
+
+    _, result = run(numpyro.optim.Adam(0.1), 10, guide=guide)
+    assert result.params == {} and result.losses.shape == (10,) and np.isfinite(result.losses).all()
 
 
 def test_what_cannot_be_judged_runs_as_svi_with_a_warning():

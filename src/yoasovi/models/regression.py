@@ -99,15 +99,36 @@ def PoissonRegression(
     positive number or (N,). Sites: `intercept_at_means`, `coefficients` (p,); draws also have `intercept`.
     """
     owner = "PoissonRegression"
+    _, counts = table(owner, X, y)
+    whole = (counts >= 0) & (counts == np.round(counts))
+    check(whole.all(), "y", owner, "non-negative integers", f"values such as {counts[~whole][:3]}")
+    return quasi_poisson(X, y, prior_scale, exposure, intercept, autoscale)
+
+
+def quasi_poisson(X: Any, y: Any, prior_scale: float, exposure: Any, intercept: bool, autoscale: bool) -> Model:
+    """The same for any non-negative y: its likelihood as if it were counts."""
+    owner = "PoissonRegression"
     found, y = table(owner, X, y)
-    whole = (y >= 0) & (y == np.round(y))
-    check(whole.all(), "y", owner, "non-negative integers", f"values such as {y[~whole][:3]}")
     exposure = positive("exposure", owner, exposure, y.shape)
     data = {"y": y, "log_exposure": np.log(exposure), "log_factorial": gammaln(y + 1.0)}
     rate = float(np.log((y.sum() + 0.5) / exposure.sum()))
     line = Line.of(owner, found, intercept, autoscale)
     prior = line.priors(owner, prior_scale, rate if line.autoscale else 0.0, 1.0)
     return line.model("poisson regression", prior, poisson_likelihood, poisson_law, data, {line.intercept: rate})
+
+
+def softmax_regression(X: np.ndarray, y: np.ndarray, prior_scale: float, intercept: bool) -> Model:
+    """Regression on classes 0 to K - 1: P(y_i = k) is proportional to exp(a_k + x_i b_k), all a and b ~ N(0, prior_scale^2).
+
+    Sites: `intercept` (K,), `coefficients` (p, K). Only differences between classes are known beyond the prior.
+    """
+    positive_number("prior_scale", "softmax_regression", prior_scale)
+    k, p, scale = int(y.max()) + 1, X.shape[1], float(prior_scale)
+    prior: dict[str, dist.Distribution] = {"coefficients": dist.Normal(np.zeros((p, k)), scale).to_event(2)}
+    if intercept:
+        prior = {"intercept": dist.Normal(np.zeros(k), scale).to_event(1), **prior}
+    data = {"X": X, "y": np.eye(k)[y]}
+    return Model(prior=prior, log_likelihood=softmax_likelihood, data=data, name="softmax regression")
 
 
 def predictor(params: Params, data: Any) -> jax.Array:
@@ -141,6 +162,12 @@ def bernoulli_likelihood(params: Params, data: Any) -> jax.Array:
 def bernoulli_law(params: Params, data: Any) -> dist.Distribution:
     """Give the law of y_i, 0 or 1."""
     return dist.Bernoulli(logits=predictor(params, data))
+
+
+def softmax_likelihood(params: Params, data: Any) -> jax.Array:
+    """Give the log probability of each row's class; y is (N, K), 1 at the class."""
+    eta = predictor(params, data)
+    return jnp.sum(data["y"] * eta, -1) - jax.nn.logsumexp(eta, axis=-1)
 
 
 def poisson_law(params: Params, data: Any) -> dist.Distribution:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import tqdm
 from jax.extend.core import jaxpr_as_fun
+from jax.flatten_util import ravel_pytree
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIRunResult, SVIState
@@ -20,6 +21,7 @@ from numpyro.optim import _NumPyroOptim
 from yoasovi.errors import positive_integer
 from yoasovi.kernels.walk import finite, keep
 from yoasovi.numpyro.judging import GuideControl, GuideRule, selector
+from yoasovi.numpyro.packing import packing
 from yoasovi.stopping import StopReason
 from yoasovi.windows import judge
 
@@ -27,6 +29,8 @@ _MAX_NONFINITE = 500
 _BLOCK = 16  # pairs evaluated side by side; more would need more memory than a user of one particle expects
 # Pairs of losses that a window may spend on whether its average beats its end, and on whether it beats the incumbent.
 _MOST_FOR_NOISE, _MOST_FOR_GAIN = 64, 256
+# What handles a few thousand numbers at a time gains nothing by being optimised, and compiles in two thirds of the time.
+_FEW, _UNOPTIMISED = 10_000, {"xla_backend_optimization_level": 0}
 
 
 class YOASOVI(SVI):
@@ -74,33 +78,39 @@ class YOASOVI(SVI):
         state = init_state
         if state is None:
             state = self.init(rng_key, *args, init_params=init_params, **kwargs)
-        put = selector(self.optim, state.optim_state)
+        plainly = lambda: super(YOASOVI, self).run(
+            rng_key, num_steps, *args, progress_bar=progress_bar, stable_update=stable_update,
+            forward_mode_differentiation=forward_mode_differentiation, init_state=state, **kwargs,
+        )  # fmt: skip
+        if not jax.tree.leaves(self.optim.get_params(state.optim_state)):
+            return plainly()  # nothing to find, so nothing to judge
+        packed = packing(self.optim, state.optim_state)
+        memory = packed.pack(state.optim_state)
+        put = selector(self.optim, memory)
         stepping = type(self.optim).eval_and_update is _NumPyroOptim.eval_and_update
         if put is None or not stepping or jax.tree.leaves(state.mutable_state):
             why = "mutable sites" if stepping and put else f"optimiser {type(self.optim).__name__}"
             warnings.warn(f"YOASOVI cannot judge steps with this {why}; running them as SVI does.", stacklevel=2)
-            return super().run(
-                rng_key, num_steps, *args, progress_bar=progress_bar, stable_update=stable_update,
-                forward_mode_differentiation=forward_mode_differentiation, init_state=state, **kwargs,
-            )  # fmt: skip
+            return plainly()
         traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((rng_key, state, args, kwargs)))
-        loss = lambda params, key: self._loss(params, key, args, kwargs)
+        loss = lambda params, key: self._loss(packed.params(params), key, args, kwargs)
         rule = GuideRule()
         work = Windows(
             loss, self._unit(state, args, kwargs), self.optim, put, forward_mode_differentiation,
             min(rule.longest, num_steps), num_steps, rule,
         )  # fmt: skip
-        begin = work.begin(state.optim_state, state.rng_key)
+        begin = work.begin(memory, state.rng_key)
         if traced:
             end, losses = _in_one(work, begin)
             taken = num_steps
         else:
-            end, losses = _by_the_host(work, begin, progress_bar)
+            end, losses = _by_the_host(work, begin, getattr(self.loss, "num_particles", 1), progress_bar)
             taken = int(end.step)
             _complain(end)
         if stable_update:
             losses = jnp.where(jnp.isfinite(losses), losses, jnp.nan)
-        found = SVIState(put(end.memory, end.incumbent), state.mutable_state, jax.random.fold_in(state.rng_key, taken))
+        memory = packed.unpack(put(end.memory, end.incumbent))
+        found = SVIState(memory, state.mutable_state, jax.random.fold_in(state.rng_key, taken))
         return SVIRunResult(self.get_params(found), found, losses)
 
     def _loss(self, params, key, args, kwargs):
@@ -158,20 +168,26 @@ class Windows:
         """Take the window's steps: (params, memory, average, losses, refused in a row, luck)."""
         size = jnp.minimum(run.control.size, self.num_steps - run.step)
 
-        def body(i, carry):
-            params, memory, average, losses, refused = carry
-            value, gradient = self._gradient(params, jax.random.fold_in(run.keys[0], run.step + i))
-            new = self.optim.update(gradient, self.put(memory, params), value=value)
-            moved = jax.tree.map(lambda p, q: p + run.control.length * (q - p), params, self.optim.get_params(new))
-            sound = jnp.isfinite(value) & finite(moved) & finite(new) & finite(gradient)
-            params, memory = keep(sound, (moved, new), (params, memory))
-            share = 1.0 / (1.0 + jnp.maximum(i - size // 2, 0))
-            average = jax.tree.map(lambda a, p: a + share * (p - a), average, params)
-            losses = losses.at[i].set(value.astype(losses.dtype), mode="drop")
-            return params, memory, average, losses, jnp.where(sound, 0, refused + 1)
+        # Real numbers travel as vectors: choosing among dozens of small arrays one by one takes far longer to compile.
+        at, _, as_params = _vector(run.params)
+        held, rest, as_memory = _vector(run.memory)
 
-        begin = run.params, run.memory, run.params, jnp.full(self.longest, jnp.nan), run.refused
-        params, memory, average, losses, refused = jax.lax.fori_loop(0, size, body, begin)
+        def body(i, carry):
+            at, held, rest, average, losses, refused = carry
+            params = as_params(at, [])
+            value, gradient = self._gradient(params, jax.random.fold_in(run.keys[0], run.step + i))
+            new = self.optim.update(gradient, self.put(as_memory(held, rest), params), value=value)
+            moved = at + run.control.length * (_vector(self.optim.get_params(new))[0] - at)
+            new_held, new_rest, _ = _vector(new)
+            sound = jnp.isfinite(value) & jnp.isfinite(moved).all() & jnp.isfinite(new_held).all()
+            at, held, rest = keep(sound, (moved, new_held, new_rest), (at, held, rest))
+            average += (at - average) / (1.0 + jnp.maximum(i - size // 2, 0))
+            losses = losses.at[i].set(value.astype(losses.dtype), mode="drop")
+            return at, held, rest, average, losses, jnp.where(sound, 0, refused + 1)
+
+        begin = at, held, rest, at, jnp.full(self.longest, jnp.nan), run.refused
+        at, held, rest, average, losses, refused = jax.lax.fori_loop(0, size, body, begin)
+        params, memory, average = as_params(at, []), as_memory(held, rest), as_params(average, [])
         luck = jax.random.uniform(jax.random.fold_in(run.keys[2], run.turn), minval=1e-12)
         return params, memory, average, losses, refused, luck
 
@@ -214,9 +230,9 @@ class Windows:
         )  # fmt: skip
 
 
-def _by_the_host(work: Windows, run: GuideRun, progress_bar: bool) -> tuple[GuideRun, jax.Array]:
+def _by_the_host(work: Windows, run: GuideRun, particles: int, progress_bar: bool) -> tuple[GuideRun, jax.Array]:
     """Decide on the host, window by window, with a look now and then for the progress bar."""
-    walk, pairs = _opened(work.walk), _opened(work.pairs)
+    walk, pairs = _opened(work.walk, particles), _opened(work.pairs, particles)
     run = jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x), run)
     losses: list[np.ndarray] = []
     bar = tqdm.tqdm(total=work.num_steps) if progress_bar else None
@@ -253,7 +269,7 @@ def _by_the_host(work: Windows, run: GuideRun, progress_bar: bool) -> tuple[Guid
             text = f"Nothing worth having was left to gain after {int(run.step)} of {work.num_steps} steps."
             bar.write(text, file=sys.stderr)
         bar.close()
-    return run, jnp.concatenate([jnp.asarray(x) for x in losses])
+    return run, jnp.asarray(np.concatenate(losses))
 
 
 def _in_one(work: Windows, run: GuideRun) -> tuple[GuideRun, jax.Array]:
@@ -290,7 +306,20 @@ def _as(new: Any, old: Any) -> Any:
     return new if jnp.issubdtype(old.dtype, jax.dtypes.prng_key) else jnp.asarray(new, old.dtype)
 
 
-def _opened(fn: Callable) -> Callable:
+def _vector(tree: Any) -> tuple[jax.Array, list, Callable[[jax.Array, list], Any]]:
+    """Give the real numbers of a tree as one vector, its other leaves, and what makes a tree of both again."""
+    leaves, structure = jax.tree.flatten(tree)
+    real = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
+    flat, split = ravel_pytree([x for x, r in zip(leaves, real, strict=True) if r])
+
+    def whole(flat: jax.Array, others: list) -> Any:
+        numbers, rest = iter(split(flat)), iter(others)
+        return jax.tree.unflatten(structure, [next(numbers if r else rest) for r in real])
+
+    return flat, [x for x, r in zip(leaves, real, strict=True) if not r], whole
+
+
+def _opened(fn: Callable, particles: int) -> Callable:
     """Compile a function at its first call, the arrays it closes over being arguments and not constants of the program."""
     made: list[Any] = []
 
@@ -298,7 +327,10 @@ def _opened(fn: Callable) -> Callable:
         if not made:
             traced, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
             # (A `jit` anywhere inside `fn` would make constants of them again.)
-            flat = jax.jit(lambda consts, *leaves: jaxpr_as_fun(traced.replace(consts=consts))(*leaves))
+            few = particles * sum(np.size(x) for x in (*traced.consts, *jax.tree.leaves(args))) < _FEW
+            options = _UNOPTIMISED if few and jax.default_backend() == "cpu" else None
+            program = lambda consts, *leaves: jaxpr_as_fun(traced.replace(consts=consts))(*leaves)
+            flat = jax.jit(program, compiler_options=options)
             made.extend([flat, traced.consts, jax.tree.structure(shape)])
         flat, consts, tree = made
         return jax.tree.unflatten(tree, flat(consts, *jax.tree.leaves(args)))

@@ -9,6 +9,10 @@ from yoasovi.extras import need
 need("sklearn", "sklearn")
 
 from yoasovi.sklearn.mixture import BayesianGaussianMixture  # noqa: E402
-from yoasovi.sklearn.regression import BayesianLinearRegression, BayesianLogisticRegression  # noqa: E402
+from yoasovi.sklearn.regression import (  # noqa: E402
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegression,
+)
 
-__all__ = ["BayesianGaussianMixture", "BayesianLinearRegression", "BayesianLogisticRegression"]
+__all__ = ["BayesianGaussianMixture", "BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"]

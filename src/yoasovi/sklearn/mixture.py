@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from yoasovi.errors import check
 from yoasovi.model import Params
 from yoasovi.models import GaussianMixture
-from yoasovi.sklearn.common import DRAWS, Unit, filled, fit_estimator, report, weighted, whole
+from yoasovi.sklearn.common import DRAWS, GivenStart, Rows, Unit, filled, fit_estimator, report, weighted, whole
 
 
 class BayesianGaussianMixture(DensityMixin, BaseEstimator):
@@ -37,6 +37,7 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         As in `BayesianLinearRegression`.
 
     Attributes: `weights_` (K,), `means_` (K, p), `covariances_` (K, p, p) or (K, p), posterior means; `draws_`; `result_`;
+    `precisions_`, `precisions_cholesky_` of those covariances;
     `lower_bound_`, `lower_bounds_`, `n_iter_`, `converged_`. Densities and labels are those of the posterior means.
     """
 
@@ -63,9 +64,9 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         check(self.covariance_type in ("full", "diag"), "covariance_type", owner, "'full' or 'diag'", self.covariance_type)
         if len(X) < k:
             raise ValueError(f"Expected n_samples >= n_components but got n_components = {k}, n_samples = {len(X)}.")
-        unit = Unit.of(X, True)
+        unit = Unit.of(X, True, np.ones(len(X)))
         Z = unit.standardised(X)
-        (rows,), weight = filled(Z)
+        rows, weight, own = filled(len(Z), Z, np.ones(len(Z)), np.arange(len(Z)))
         kind = "full" if self.covariance_type == "full" else "diagonal"
         model = GaussianMixture(
             rows, k, kind, "marginal", "learned" if k > 1 else "equal", prior_scale=float(self.mean_scale),
@@ -73,7 +74,7 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         )  # fmt: skip
         again = self.warm_start and hasattr(self, "means_") and self.means_.shape == (k, X.shape[1])
         start = self._last(unit) if again else Clusters(Z, k)
-        model = replace(weighted(model, model.log_likelihood, weight), start=start)
+        model = replace(weighted(model, model.log_likelihood, Rows([rows], weight, own, len(X))), start=start)
         fit = fit_estimator(self, model, 1 if again else starts)
         self._keep(fit.sample(DRAWS, corrected=False), unit)  # uncorrected: draws of one labelling of the components
         report(self, fit, -len(X) * np.log(unit.scale).sum())
@@ -92,6 +93,13 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         weights = draws.get("weights", np.ones((len(means), 1)))  # one component has no site for its weight
         self.draws_ = {"weights": weights, "means": means, "covariances": covariances}
         self.weights_, self.means_, self.covariances_ = (x.mean(0) for x in self.draws_.values())
+        if self.covariance_type == "full":
+            inverse = np.linalg.inv(np.linalg.cholesky(self.covariances_))
+            self.precisions_cholesky_ = np.swapaxes(inverse, -1, -2)  # upper, as scikit-learn's
+            self.precisions_ = self.precisions_cholesky_ @ inverse
+        else:
+            self.precisions_cholesky_ = 1.0 / np.sqrt(self.covariances_)
+            self.precisions_ = 1.0 / self.covariances_
 
     def _last(self, unit: Unit) -> GivenStart:
         spread = np.diagonal(self.covariances_, axis1=1, axis2=2) if self.covariance_type == "full" else self.covariances_
@@ -159,14 +167,3 @@ class Clusters:
         weights = {"weights": jnp.asarray(sizes / sizes.sum())} if len(groups) > 1 else {}  # one component has no such site
         sds = jnp.asarray([np.maximum(g.std(0), 0.05) for g in groups])
         return {"mu": jnp.asarray([g.mean(0) for g in groups]), "sd": sds, **weights}
-
-
-@dataclass(frozen=True, eq=False)
-class GivenStart:
-    """Start at one point."""
-
-    point: dict[str, np.ndarray]
-
-    def __call__(self, key) -> Params:
-        """Give the point, whatever the key."""
-        return {k: jnp.asarray(v) for k, v in self.point.items()}

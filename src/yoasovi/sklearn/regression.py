@@ -1,24 +1,26 @@
-"""Regressions of numbers and of two classes."""
+"""Regressions of numbers, counts and classes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from scipy.special import expit
+from scipy.special import expit, logit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import d2_tweedie_score
 from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from yoasovi.errors import positive_number
+from yoasovi.errors import check, positive_number
 from yoasovi.model import Params
 from yoasovi.models import LinearRegression, LogisticRegression
-from yoasovi.models.regression import predictor
-from yoasovi.sklearn.common import DRAWS, Unit, filled, fit_estimator, report, weighted
+from yoasovi.models.regression import predictor, quasi_poisson, softmax_regression
+from yoasovi.sklearn.common import DRAWS, GivenStart, Unit, fit_estimator, prepared, report, weighted, weights_of
 
 _BLOCK = 1000  # rows predicted at a time
 
@@ -39,7 +41,7 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
     random_state
         The same number gives the same answer.
 
-    Attributes: `coef_`, `intercept_`, `noise_` (posterior means), `covariance_` of (intercept, coefficients), `draws_`,
+    Attributes: `coef_` (p,), `intercept_`, `noise_` (posterior means), `covariance_` of (intercept, coefficients), `draws_`,
     `result_` (the `Fit`), `lower_bound_`, `lower_bounds_`, `n_iter_`, `converged_`.
     """
 
@@ -56,23 +58,28 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X, y):
-        """Find the posterior; X is (N, p), y (N,)."""
+    def fit(self, X, y, sample_weight=None):
+        """Find the posterior; X is (N, p), y (N,). A row of weight w counts as w rows."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         positive_number("noise_floor", type(self).__name__, float(self.noise_floor))
-        x_unit, y_unit = Unit.of(X, self.fit_intercept), Unit.of(y[:, None], self.fit_intercept)
-        rows, weight = filled(x_unit.standardised(X), y_unit.standardised(y[:, None])[:, 0])
+        weight = weights_of(self, sample_weight, X)
+        rows = prepared(weight, X, y)
+        x_unit, y_unit = (Unit.of(x.reshape(len(x), -1), self.fit_intercept, rows.weight) for x in rows.arrays)
+        table = x_unit.standardised(rows.arrays[0]), (rows.arrays[1] - y_unit.centre) / y_unit.scale
         model = LinearRegression(
-            *rows, float(self.prior_scale), intercept=bool(self.fit_intercept), noise_prior="half_cauchy",
+            *table, float(self.prior_scale), intercept=bool(self.fit_intercept), noise_prior="half_cauchy",
             noise_scale=float(self.noise_scale), autoscale=False,
         )  # fmt: skip
-        fit = fit_estimator(self, weighted(model, FlooredNormal(float(self.noise_floor)), weight))
+        model = weighted(model, FlooredNormal(float(self.noise_floor)), rows)
+        scales = float(self.prior_scale), float(self.noise_scale), float(self.noise_floor)
+        model = replace(model, start=GivenStart(_best_line(*table, rows.weight, bool(self.fit_intercept), *scales)))
+        fit = fit_estimator(self, model)
         draws, scale = fit.sample(DRAWS), y_unit.scale[0]
         noise = scale * np.hypot(draws["noise"], self.noise_floor)
         _keep_line(self, draws, x_unit, y_unit.centre[0], scale)
         self.draws_["noise"] = noise
         self.noise_ = float(np.sqrt(np.mean(noise**2)))
-        report(self, fit, -len(y) * np.log(scale))
+        report(self, fit, -weight.sum() * np.log(scale))
         return self
 
     def predict(self, X, return_std=False):
@@ -86,18 +93,18 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         return mean, np.sqrt(np.einsum("ni,ij,nj->n", whole, self.covariance_, whole) + self.noise_**2)
 
 
-class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
-    """Logistic regression of two classes with a posterior over coefficients; probabilities are averaged over it.
+class BayesianPoissonRegression(RegressorMixin, BaseEstimator):
+    """Poisson regression with a posterior over coefficients: the rate of y is exp(intercept + x coefficients).
 
     Parameters
     ----------
     prior_scale
-        Of the normal priors of intercept and coefficients, after standardising X.
+        Of the normal priors of coefficients, after standardising X, and of the log rate about that of the mean of y.
     fit_intercept, tol, max_iter, random_state
         As in `BayesianLinearRegression`.
 
-    Attributes: `classes_`, `coef_`, `intercept_`, `covariance_`, `draws_`, `result_`, `lower_bound_`, `lower_bounds_`,
-    `n_iter_`, `converged_`. For more than two classes use `sklearn.multiclass.OneVsRestClassifier` around it.
+    Attributes: `coef_` (p,), `intercept_`, `covariance_`, `draws_`, `result_`, `lower_bound_`, `lower_bounds_`, `n_iter_`,
+    `converged_`. For rates y = count / exposure give `sample_weight=exposure`, as in scikit-learn.
     """
 
     def __init__(
@@ -112,46 +119,121 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
+        tags.target_tags.positive_only = True
         return tags
 
-    def fit(self, X, y):
-        """Find the posterior; X is (N, p), y (N,) with two labels."""
+    def fit(self, X, y, sample_weight=None):
+        """Find the posterior; X is (N, p), y (N,) and not negative. A row of weight w counts as w rows."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        owner, weight = type(self).__name__, weights_of(self, sample_weight, X)
+        check(y.min() >= 0, "y", owner, "non-negative", float(y.min()))
+        check(weight @ y > 0, "y", owner, "above 0 in some row of positive weight", "none")
+        rows = prepared(weight, X, y)
+        x, y = rows.arrays
+        unit, rate = Unit.of(x, self.fit_intercept, rows.weight), rows.weight @ y / rows.weight.sum()
+        base = float(rate) if self.fit_intercept else 1.0  # the intercept's prior is about the mean's log rate
+        model = quasi_poisson(unit.standardised(x), y, float(self.prior_scale), base, bool(self.fit_intercept), False)
+        # The filling counts in the model's own start, so that it would depend on the number of rows.
+        model = replace(model, start=None)
+        fit = fit_estimator(self, weighted(model, model.log_likelihood, rows))
+        _keep_line(self, fit.sample(DRAWS), unit, float(np.log(base)), 1.0)
+        report(self, fit, 0.0)
+        return self
+
+    def predict(self, X):
+        """Give the posterior mean of the rate at X."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return np.concatenate([np.exp(x).mean(1) for x in _lines(self, X)])
+
+    def score(self, X, y, sample_weight=None):
+        """Give the share of deviance that is explained, D^2."""
+        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+
+
+class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
+    """Logistic regression of two or more classes with a posterior over coefficients; probabilities are averaged over it.
+
+    Parameters
+    ----------
+    prior_scale
+        Of the normal priors of intercepts and coefficients, after standardising X.
+    class_weight
+        None, "balanced", or a dict from class to weight; multiplies `sample_weight`.
+    fit_intercept, tol, max_iter, random_state
+        As in `BayesianLinearRegression`.
+
+    Attributes: `classes_`; `coef_` (1, p) and `intercept_` (1,), or (K, p) and (K,) for K > 2 classes, which then sum to 0
+    over classes; `covariance_` of (intercept, coefficients), one per row of `coef_`; `draws_`, `result_`, `lower_bound_`,
+    `lower_bounds_`, `n_iter_`, `converged_`.
+    """
+
+    def __init__(
+        self, *, prior_scale=2.5, class_weight=None, fit_intercept=True, tol=0.02, max_iter=None, random_state=None,
+        verbose=False,
+    ):  # fmt: skip
+        self.prior_scale = prior_scale
+        self.class_weight = class_weight
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X, y, sample_weight=None):
+        """Find the posterior; X is (N, p), y (N,) labels. A row of weight w counts as w rows."""
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
-        kind = type_of_target(y, input_name="y", raise_unknown=True)
-        if kind != "binary":
-            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
-        self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"y must have samples of two classes; got only one class, {self.classes_[0]!r}.")
-        unit = Unit.of(X, self.fit_intercept)
-        rows, weight = filled(unit.standardised(X), labels)
-        model = LogisticRegression(*rows, float(self.prior_scale), intercept=bool(self.fit_intercept), autoscale=False)
-        fit = fit_estimator(self, weighted(model, model.log_likelihood, weight))
-        _keep_line(self, fit.sample(DRAWS), unit, 0.0, 1.0)
+        y = column_or_1d(y, warn=True)
+        weight = weights_of(self, sample_weight, X)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        weight = weight * compute_sample_weight(self.class_weight, y)
+        seen = np.unique(labels[weight > 0])
+        if len(seen) < 2:
+            only = self.classes_[seen[0]] if len(seen) else None
+            raise ValueError(f"y must have samples of two classes or more; got only one class, {only!r}.")
+        rows = prepared(weight, X, labels)
+        unit, intercept = Unit.of(rows.arrays[0], self.fit_intercept, rows.weight), bool(self.fit_intercept)
+        table = unit.standardised(rows.arrays[0]), rows.arrays[1]
+        if len(self.classes_) == 2:
+            model = LogisticRegression(*table, float(self.prior_scale), intercept=intercept, autoscale=False)
+        else:
+            model = softmax_regression(*table, float(self.prior_scale), intercept)
+        fit = fit_estimator(self, weighted(model, model.log_likelihood, rows))
+        draws = fit.sample(DRAWS)
+        if len(self.classes_) > 2:  # what all classes share says nothing
+            draws = {k: np.moveaxis(v - v.mean(-1, keepdims=True), -1, 1) for k, v in draws.items()}
+        _keep_line(self, draws, unit, 0.0, 1.0)
+        self.coef_, self.intercept_ = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
         report(self, fit, 0.0)
         return self
 
     def predict_proba(self, X, return_std=False):
-        """Give P(class | X), (N, 2), averaged over the posterior; with `return_std` also the sd that the posterior gives."""
+        """Give P(class | X), (N, K), averaged over the posterior; with `return_std` also the sd that the posterior gives.
+
+        The sd is that of the second class, (N,), where there are two; else (N, K).
+        """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        mean, sd = np.empty(len(X)), np.empty(len(X))
-        for i in range(0, len(X), _BLOCK):
-            each = expit(X[i : i + _BLOCK] @ self.draws_["coef"].T + self.draws_["intercept"])
-            mean[i : i + _BLOCK], sd[i : i + _BLOCK] = each.mean(1), each.std(1)
-        proba = np.column_stack([1.0 - mean, mean])
-        return (proba, sd) if return_std else proba
+        two = len(self.classes_) == 2
+        each = [expit(eta) if two else softmax(eta, axis=-1) for eta in _lines(self, X)]
+        mean = np.concatenate([p.mean(1) for p in each])
+        proba = np.column_stack([1.0 - mean, mean]) if two else mean
+        return (proba, np.concatenate([p.std(1) for p in each])) if return_std else proba
 
     def predict_log_proba(self, X):
-        """Give log P(class | X), shape (N, 2)."""
+        """Give log P(class | X), shape (N, K)."""
         return np.log(self.predict_proba(X))
 
+    def decision_function(self, X):
+        """Give the log odds of the second class, (N,), or log P(class | X), (N, K): of averaged probabilities."""
+        proba = self.predict_proba(X)
+        return logit(proba[:, 1]) if proba.shape[1] == 2 else np.log(proba)
+
     def predict(self, X):
-        """Give the likelier class."""
-        check_is_fitted(self)
-        return self.classes_[(self.predict_proba(X)[:, 1] > 0.5).astype(int)]
+        """Give the likeliest class."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
 
 
 @dataclass(frozen=True)
@@ -165,12 +247,43 @@ class FlooredNormal:
         return dist.Normal(predictor(params, data), jnp.hypot(params["noise"], self.floor)).log_prob(data["y"])
 
 
+def _best_line(X, y, weight, intercept: bool, scale: float, noise_scale: float, floor: float) -> dict[str, np.ndarray]:
+    """Give the noise that is likeliest with the coefficients integrated out, and their mean given it.
+
+    Where there are as many columns as rows, or columns that others add up to, an approach by steps is long.
+    """
+    whole = np.column_stack([np.ones(len(X)), X]) if intercept else X
+    left, size, right = np.linalg.svd(np.sqrt(weight)[:, None] * whole, full_matrices=False)
+    target = np.sqrt(weight) * y
+    inside = left.T @ target
+    noise = np.geomspace(1e-6, 10.0, 400)
+    variance = (noise**2 + floor**2)[:, None]
+    total = variance + (scale * size) ** 2
+    misfit = max(target @ target - inside @ inside, 0.0) / variance[:, 0] + np.sum(inside**2 / total, 1)
+    volume = weight.sum() * np.log(variance[:, 0]) + np.sum(np.log(total / variance), 1)
+    prior = np.log(noise) - np.log1p((noise / noise_scale) ** 2)  # half-Cauchy, on the log scale
+    best = np.argmax(prior - 0.5 * (misfit + volume))
+    found = right.T @ (scale**2 * size * inside / total[best])
+    line = {"intercept": found[0], "coefficients": found[1:]} if intercept else {"coefficients": found}
+    return {**line, "noise": noise[best]}
+
+
 def _keep_line(estimator, draws: dict[str, np.ndarray], unit: Unit, centre: float, scale: float) -> None:
-    """Keep what is known of intercept and coefficients, in the data's own units."""
+    """Keep what is known of intercept and coefficients, in the data's own units; columns are the last axis."""
     coef = scale * draws["coefficients"] / unit.scale
-    intercept = np.zeros(len(coef))
+    intercept = np.zeros(coef.shape[:-1])
     if "intercept" in draws:
         intercept = centre + scale * draws["intercept"] - coef @ unit.centre
     estimator.draws_ = {"intercept": intercept, "coef": coef}
-    estimator.coef_, estimator.intercept_ = coef.mean(0), float(intercept.mean())
-    estimator.covariance_ = np.cov(np.column_stack([intercept, coef]), rowvar=False)
+    estimator.coef_ = coef.mean(0)
+    estimator.intercept_ = intercept.mean(0) if intercept.ndim > 1 else float(intercept.mean())
+    whole = np.concatenate([intercept[..., None], coef], -1)
+    off = whole - whole.mean(0)
+    estimator.covariance_ = np.einsum("s...i,s...j->...ij", off, off) / (len(off) - 1)
+
+
+def _lines(estimator, X: np.ndarray):
+    """Give intercept + x coefficients for each draw, (rows, draws) or (rows, draws, K), some rows at a time."""
+    coef, intercept = estimator.draws_["coef"], estimator.draws_["intercept"]
+    for i in range(0, len(X), _BLOCK):
+        yield np.einsum("np,s...p->ns...", X[i : i + _BLOCK], coef, optimize=True) + intercept
