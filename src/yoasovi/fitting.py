@@ -16,7 +16,7 @@ from yoasovi.answer.result import Fit, Seconds
 from yoasovi.calling import sort_out
 from yoasovi.drive import drive, lane
 from yoasovi.errors import check, positive_integer
-from yoasovi.families import Factorised, FullRank, Gaussian, LowRank, MeanField
+from yoasovi.families import Arrow, Factorised, FullRank, Gaussian, LowRank, MeanField
 from yoasovi.files import identity
 from yoasovi.files.checkpoint import Checkpoint, Saved, Store
 from yoasovi.kernels import kernels_of
@@ -31,7 +31,7 @@ from yoasovi.run.progress import Progress
 from yoasovi.run.trace import Trace
 from yoasovi.start import COLD_TRUST, Begin, Origin, cold_start, own_start, prior_draw, take, warm_start
 from yoasovi.stopping import StopReason
-from yoasovi.turns import ChainTurns, LabelTurns, Limits, NaturalTurns, RunState, ScoreTurns, Turns, ValueTurns
+from yoasovi.turns import ChainTurns, GroupTurns, LabelTurns, Limits, NaturalTurns, RunState, ScoreTurns, Turns, ValueTurns
 from yoasovi.verdict.diagnostics import Estimate, estimate
 from yoasovi.windows.rule import Window
 from yoasovi.windows.state import Setting
@@ -176,7 +176,7 @@ def choose_family(model: Model, method: Method, family: Any) -> tuple[Any, str]:
     if discrete:
         names = ", ".join(discrete)
         raise ValueError(f"`family` of `fit` is {family.name}, a Gaussian, but {names} cannot be; use Factorised().")
-    return family, why
+    return (family.complete(model) if isinstance(family, Arrow) else family), why
 
 
 def fitted_density(model: Model, method: Method, family: Any) -> Density:
@@ -237,7 +237,8 @@ def turns_of(model: Model, method: Method, family: Any, limits: Limits, clock: C
     if isinstance(method.acceptance, ValueWindow):
         kind: type[Turns] = LabelTurns if LabelTurns.suit(kernels.layout()) else ValueTurns
     elif isinstance(method.acceptance, Window):
-        kind = NaturalTurns if isinstance(method.optimizer, Natural) else ScoreTurns
+        natural = GroupTurns if isinstance(family, Arrow) else NaturalTurns
+        kind = natural if isinstance(method.optimizer, Natural) else ScoreTurns
     else:
         kind = ChainTurns
     return kind(kernels, method, setting, limits)

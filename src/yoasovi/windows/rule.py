@@ -234,9 +234,10 @@ class Window:
         little_left = little_left | (signal + noise < 2.0 * self.tolerance)
         settled = seen.small & straight & little_left & (full if full_size else True)
 
+        last = setting.family.lines_last()
         paying = seen.better & (seen.gain > xp.maximum(0.5 * expected, 0.1))
         blurred = ~paying & (noise > 0.25 * signal)
-        failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse) | (full & seen.small)))
+        failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse) | (full & seen.small & (not last))))
         undecided = ~seen.better & ~seen.worse
         grow = xp.where(full, blurred, undecided)
         size = xp.where(grow, even(growth * control.size), control.size)
