@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from yoasovi.answer.result import Fit
     from yoasovi.caching import cache
     from yoasovi.calibration import Calibration, calibrate
-    from yoasovi.families import Factorised, FullRank, LowRank, MeanField
+    from yoasovi.families import Arrow, Factorised, FullRank, LowRank, MeanField
     from yoasovi.files.checkpoint import Checkpoint
     from yoasovi.files.saving import load
     from yoasovi.fitting import fit
@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported when first used, so that `import yoasovi` and the command line's help
 # start at once, and so that no optional library is touched before it is needed.
 _HOMES = {
+    "Arrow": "families",
     "Calibration": "calibration",
     "Checkpoint": "files.checkpoint",
     "Estimate": "verdict.diagnostics",
@@ -48,8 +49,9 @@ _HOMES = {
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
-    "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method", "Model",
-    "StopReason", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro", "from_pymc", "load", "noncentred",
+    "Arrow", "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "LowRank", "MeanField", "Method",
+    "Model", "StopReason", "Thresholds", "Verdict", "cache", "calibrate", "fit", "from_numpyro", "from_pymc", "load",
+    "noncentred",
     "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 

@@ -51,6 +51,7 @@ class Purpose(IntEnum):
     FAR_START = 33  # fixed draws on which an ELBO is climbed
     MEND = 34  # a seed of its own for what mending looks at, so that the verdict looks elsewhere
     LEAP = 35  # where labels are started anew: (turn,)
+    GROUPS = 36  # moves that show which sites hang together
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

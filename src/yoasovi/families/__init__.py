@@ -9,6 +9,6 @@ from yoasovi.families.mean_field import MeanField, MeanFieldParams
 from yoasovi.families.mixture import Mixture, MixtureParams, Share
 
 __all__ = [
-    "Arrow", "ArrowParams", "Factorised", "FullRank", "FullRankParams", "Gaussian", "LowRank", "LowRankParams", "MeanField", "MeanFieldParams",
-    "Mixture", "MixtureParams", "Share",
+    "Arrow", "ArrowParams", "Factorised", "FullRank", "FullRankParams", "Gaussian", "LowRank",
+    "LowRankParams", "MeanField", "MeanFieldParams", "Mixture", "MixtureParams", "Share",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import numpy as np
 
 from yoasovi.arrays import space
@@ -14,7 +15,6 @@ from yoasovi.families.base import LOG_2PI, Gaussian, Proposal, as_diagonal, clip
 from yoasovi.families.full_rank import solve_lower
 from yoasovi.windows.arrow_line import Split, added, arrow_line, arrow_newton, batch_slopes, line_of_diagonals, matched
 from yoasovi.windows.score_line import mirrored_parts
-
 
 _BATCHES = 8  # in a window of many draws
 _NUMBERS = 2**22  # of noise in a batch
@@ -38,21 +38,24 @@ class Piece(NamedTuple):
     inner: int
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True)
 class Arrow(Gaussian):
-    """A Gaussian in which groups are independent given the globals: theta_0 = m_0 + L eps_0, theta_g = m_g + B_g eps_0 + L_g eps_g.
+    """A Gaussian for hierarchies: theta_0 = m_0 + L eps_0 for globals, theta_g = m_g + B_g eps_0 + L_g eps_g for each group.
 
-    Its precision has an arrow's shape. Cost and memory are linear in the number of groups.
+    It holds all correlations of the globals, of a group's locals, and between the two; groups are independent given the
+    globals, so that the precision has an arrow's shape. Cost and memory are linear in the number of groups.
 
     Parameters
     ----------
     local
-        The axis along which groups lie, by site; by default those that the model knows. All other sites are global.
+        The axis along which groups lie, by site: {"theta": 0}. All other sites are global. By default those that the model
+        names, or that log p shows; then `groups` and `layout`, the places of locals in the flat vector, follow.
     """
 
     local: Any = ()
     groups: int = 0
-    pieces: tuple[Piece, ...] = ()
+    layout: tuple[Piece, ...] = ()
     name: ClassVar[str] = "arrow"
 
     def __post_init__(self):
@@ -60,35 +63,37 @@ class Arrow(Gaussian):
             object.__setattr__(self, "local", tuple(self.local.items()))
 
     def complete(self, model: Any) -> Arrow:
-        """Read the groups off a model's sites."""
-        local = dict(self.local) or dict(model.groups)
-        sites = {s.name: s for s in model.density.sites}
-        check(bool(local), "local", "Arrow", "a dict such as {'theta': 0}: the axis of groups by site", self.local)
+        """Find the groups' places in the flat vector of a model."""
+        local, sites = dict(self.local), {s.name: s for s in model.density.sites}
+        unknown = sorted(set(local) - set(sites))
+        check(local and not unknown, "local", "Arrow", f"the axis of groups, by site ({', '.join(sites)})", self.local)
         counts, pieces = {}, []
-        for site in sites.values():
-            if site.name not in local:
+        for name, site in sites.items():
+            if name not in local:
                 pieces.append(Piece(False, int(np.prod(site.free_shape)), 1))
                 continue
-            axis = local[site.name]
-            counts[site.name] = site.free_shape[axis]
-            outer, inner = (int(np.prod(x)) for x in (site.free_shape[:axis], site.free_shape[axis + 1 :]))
-            pieces.append(Piece(True, outer, inner))
-        return replace(self, local=tuple(local.items()), groups=next(iter(counts.values())), pieces=tuple(pieces))
+            axis, shape = local[name], site.free_shape
+            there = isinstance(axis, int) and 0 <= axis < len(shape)
+            check(there, f"local[{name!r}]", "Arrow", f"an axis of its shape {shape}", axis)
+            counts[name] = shape[axis]
+            pieces.append(Piece(True, int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1 :]))))
+        check(len(set(counts.values())) == 1, "local", "Arrow", "axes of the same length", counts)
+        return replace(self, local=tuple(local.items()), groups=next(iter(counts.values())), layout=tuple(pieces))
 
     @property
     def num_globals(self) -> int:
         """K."""
-        return sum(p.outer for p in self.pieces if not p.local)
+        return sum(p.outer for p in self.layout if not p.local)
 
     @property
     def num_locals(self) -> int:
         """Locals of one group, l."""
-        return sum(p.outer * p.inner for p in self.pieces if p.local)
+        return sum(p.outer * p.inner for p in self.layout if p.local)
 
     def split(self, flat: Any) -> Split:
         """Cut flat vectors (..., d) into globals (..., K) and locals (..., G, l)."""
         xp, hub, spokes, start, lead = space(flat), [], [], 0, flat.shape[:-1]
-        for local, outer, inner in self.pieces:
+        for local, outer, inner in self.layout:
             part = flat[..., start : start + outer * inner * (self.groups if local else 1)]
             start += part.shape[-1]
             if local:
@@ -101,7 +106,7 @@ class Arrow(Gaussian):
     def join(self, hub: Any, spokes: Any) -> Any:
         """Put globals and locals together again."""
         xp, parts, lead, done_hub, done = space(hub), [], hub.shape[:-1], 0, 0
-        for local, outer, inner in self.pieces:
+        for local, outer, inner in self.layout:
             if local:
                 part = spokes[..., done : done + outer * inner].reshape(*lead, self.groups, outer, inner)
                 parts.append(xp.swapaxes(part, -2, -3).reshape(*lead, -1))
@@ -157,10 +162,14 @@ class Arrow(Gaussian):
         hub = turned(xp.linalg.solve(turned(corner), turned(hub - _gathered(spokes, params.coupling))))
         return -self.join(hub, spokes)
 
-    def white(self, params, eps, grad):
+    def pull(self, params, grad):
+        """Turn gradients by theta into gradients by eps."""
         (corner, blocks), slope = self.factors(params), self.split(grad)
         spokes = space(grad).einsum("...gji,...ngj->...ngi", blocks, slope.spokes)
-        return self.join(slope.hub @ corner + _gathered(slope.spokes, params.coupling), spokes) + eps
+        return self.join(slope.hub @ corner + _gathered(slope.spokes, params.coupling), spokes)
+
+    def white(self, params, eps, grad):
+        return self.pull(params, grad) + eps
 
     def natural(self, params, eps, white):
         xp, noise, score = space(white), self.split(eps), self.split(white)
@@ -227,11 +236,15 @@ class Arrow(Gaussian):
         spokes = np.sqrt((blocks**2).sum(-1) + (params.coupling**2).sum(-1))
         return params.mean, self.join(np.sqrt((corner**2).sum(-1)), spokes)
 
+    def root(self, params):
+        return ArrowRoot(self, params)
+
     def widen(self, params, factor):
         root = np.sqrt(factor)
         return ArrowParams(
-            params.mean, params.log_diagonal + np.log(root), params.corner * root, params.coupling * root, params.blocks * root
-        )
+            params.mean, params.log_diagonal + np.log(root),
+            *(root * x for x in (params.corner, params.coupling, params.blocks)),
+        )  # fmt: skip
 
     def line_size(self, dim):
         return 4 * self.batch(0, dim)
@@ -247,6 +260,21 @@ class Arrow(Gaussian):
 
     def longest_first_step(self, dim):
         return 1.0 / (self.num_globals + self.num_locals)
+
+
+class ArrowRoot(NamedTuple):
+    """q's own coordinates; see `base.Root`."""
+
+    family: Arrow
+    params: ArrowParams
+
+    def place(self, eps: Any) -> Any:
+        """Map eps (..., d) to theta."""
+        return self.family.place(self.params, eps.reshape(-1, eps.shape[-1])).reshape(eps.shape)
+
+    def pull(self, gradient: Any) -> Any:
+        """Turn gradients by theta into gradients by eps."""
+        return self.family.pull(self.params, gradient.reshape(-1, gradient.shape[-1])).reshape(gradient.shape)
 
 
 def _times(hub: Any, coupling: Any) -> Any:

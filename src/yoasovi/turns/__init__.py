@@ -13,6 +13,6 @@ from yoasovi.turns.state import Journey, Limits, RunState, TurnRow, Turns
 from yoasovi.turns.values import ValueTurns
 
 __all__ = [
-    "ChainTurns", "GroupTurns", "Journey", "LabelTurns", "Limits", "NaturalTurns", "RunState", "ScoreTurns", "TurnRow", "Turns",
-    "ValueTurns",
+    "ChainTurns", "GroupTurns", "Journey", "LabelTurns", "Limits", "NaturalTurns", "RunState", "ScoreTurns", "TurnRow",
+    "Turns", "ValueTurns",
 ]  # fmt: skip
