@@ -36,6 +36,7 @@ USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
 _MOST_DRAWS = 1000  # behind k-hat
 # Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
 _WORTH, _WORTH_LITTLE = 2000, 500
+_MOST_NOISE = 5000  # numbers in a draw; a pool of longer ones would fill the memory
 _CARRY = 0.1  # share of their number that q's draws must be worth, to be corrected in many dimensions
 
 
@@ -187,7 +188,7 @@ class Fit:
     @cached_property
     def can_correct(self) -> bool:
         """Whether importance correction can carry: q has few dimensions, or weights of its draws are not too uneven."""
-        if not isinstance(self.family, Gaussian) or not self.model.differentiable:
+        if not isinstance(self.family, Gaussian) or not self.model.differentiable or self._noise_size > _MOST_NOISE:
             return False
         weights = diagnostics.importance_weights(self.log_ratio)
         return self._noise_size <= KERNELS_UP_TO or diagnostics.effective_size(weights) > _CARRY * len(weights)
