@@ -63,7 +63,7 @@ def choose_family(
             found = _groups(model, clock, lanes, seed)
             if not found.local:
                 raise ValueError(_NO_GROUPS)
-        family = (family if family.local else Arrow(found.local)).complete(model)
+        family = (family if family.local else Arrow(found.local)).complete(density)
     return Choice(family, why, found.gradients)
 
 
@@ -76,7 +76,7 @@ _NO_GROUPS = (
 def _by_size(model: Model, found: Found) -> tuple[Any, str]:
     dim = model.density.dim
     if found.local:
-        family = Arrow(found.local).complete(model)
+        family = Arrow(found.local).complete(model.density)
         names, others = ", ".join(found.local), family.num_globals
         return family, f"{family.groups:,} groups ({names}), independent given {others} other parameters"
     if dim <= FULL_RANK_UP_TO:

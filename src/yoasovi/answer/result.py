@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from yoasovi.answer import mixture
+from yoasovi.answer.averages import moments
 from yoasovi.answer.correction import KERNELS_UP_TO, Pool, pool
 from yoasovi.display import table
 from yoasovi.errors import check, positive_integer
@@ -220,11 +221,11 @@ class Fit:
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior means on the constrained scale; those of all draws of the chains after `refine`."""
-        return {k: v.mean(0) for k, v in self.sample(self.plenty(n), seed).items()}
+        return moments(self, self.plenty(n), seed)[0]
 
     def sd(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior standard deviations on the constrained scale; those of all draws of the chains after `refine`."""
-        return {k: v.std(0) for k, v in self.sample(self.plenty(n), seed).items()}
+        return moments(self, self.plenty(n), seed)[1]
 
     def plenty(self, n: int) -> int:
         """Give how many draws to average over: n, or all where chains made them, since repeats would only add noise."""

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from yoasovi.answer import mixture
+from yoasovi.answer.averages import columns
 from yoasovi.model.labels import told
 
 _MOST_ROWS = 60  # of the table
+_OF_A_SITE = 20  # where there are more
 
 
 class Mended(NamedTuple):
@@ -53,10 +55,13 @@ def table(fit: Any) -> list[str]:
     """Give the lines of the table of means, standard deviations and quantiles."""
     local = {s.name for s in fit.model.density.local_sites}
     each = (
-        zip(fit.model.names(name, x.shape[1:]), x.reshape(len(x), -1).T, np.ravel(fit.mean_errors(x)), strict=True)
-        for name, x in fit.sample(fit.plenty(4000)).items()
+        zip(islice(fit.model.names(name, shape), x.shape[1]), x.T, fit.mean_errors(x), strict=True)
+        for name, (shape, x) in columns(fit, fit.plenty(4000), _MOST_ROWS + 1).items()
         if name not in local
     )
+    each = list(map(list, each))
+    if sum(map(len, each)) > _MOST_ROWS:  # of long sites only the first numbers, so that others are seen too
+        each = [x[:_OF_A_SITE] for x in each]
     rows = list(islice(chain.from_iterable(each), _MOST_ROWS + 1))
     wide = max(20, *(len(label) + 2 for label, *_ in rows))
     lines = [f"{'':<{wide}}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}{'MC error':>12}"]

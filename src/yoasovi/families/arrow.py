@@ -62,9 +62,9 @@ class Arrow(Gaussian):
         if isinstance(self.local, Mapping):
             object.__setattr__(self, "local", tuple(self.local.items()))
 
-    def complete(self, model: Any) -> Arrow:
-        """Find the groups' places in the flat vector of a model."""
-        local, sites = dict(self.local), {s.name: s for s in model.density.sites}
+    def complete(self, density: Any) -> Arrow:
+        """Find the groups' places in the flat vector of a density."""
+        local, sites = dict(self.local), {s.name: s for s in density.sites}
         unknown = sorted(set(local) - set(sites))
         check(local and not unknown, "local", "Arrow", f"the axis of groups, by site ({', '.join(sites)})", self.local)
         counts, pieces = {}, []
