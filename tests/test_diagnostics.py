@@ -151,7 +151,7 @@ def test_a_verdict_is_made_once_warns_once_and_counts_its_cost():
         warnings.simplefilter("error")
         assert fit.diagnose() is verdict
     assert fit.num_gradients == gradients  # the fit's own cost stays what it was, but for the correction of its draws
-    assert fit.num_values == values + len(fit._pool(4000).eps)
+    assert fit.num_values == values + len(fit.pool(4000).eps)
     assert verdict.num_values > 4000 and verdict.num_gradients > 500
     assert f"{verdict.num_gradients:,} gradients" in str(verdict)
 
@@ -259,7 +259,7 @@ def test_a_fit_of_no_steps_shows_no_findings():
 def test_monte_carlo_errors_are_those_of_the_draws_that_count(schools):
     fit = schools[0]
     size = fit.effective_size()
-    assert size < 0.8 * 4000 and size < fit._pool(4000).effective_size
+    assert size < 0.8 * 4000 and size < fit.pool(4000).effective_size
     row = next(line for line in fit.summary(verdict=False).splitlines() if line.startswith("tau"))
     mean, sd = float(row.split()[1]), float(row.split()[2])
     assert float(row.split()[5]) == pytest.approx(sd / np.sqrt(size), rel=0.05)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from yoasovi.answer.long_pool import LONG
 from yoasovi.families import Gaussian
 from yoasovi.randomness import Purpose, stream
 
@@ -17,13 +18,18 @@ def chunks(fit: Any, n: int, seed: int) -> Iterator[dict[str, np.ndarray]]:
     """Give n draws as `fit.sample` does, all at once or, where that is too much, some at a time."""
     size = fit.family.noise_size(fit.model.density)
     as_one = fit.kept is not None or fit.refined is not None or fit.parts or not isinstance(fit.family, Gaussian)
-    if as_one or n * size <= _NUMBERS or fit.worth_correcting:
+    if as_one or n * size <= _NUMBERS or (fit.worth_correcting and size <= LONG):
         yield fit.sample(n, seed)
         return
+    pieces = fit.pool(n).picked(n, stream(seed, Purpose.RESAMPLE)) if fit.worth_correcting else _noise(n, size, seed)
+    for noise in pieces:
+        yield fit.kernels.constrain(fit.family.place(fit.lane, noise[None])[0], fit.model.deterministics)
+
+
+def _noise(n: int, size: int, seed: int) -> Iterator[np.ndarray]:
     rng, rows = stream(seed, Purpose.SAMPLE), max(_NUMBERS // (4 * size), 1)
     for start in range(0, n, rows):
-        noise = rng.standard_normal((min(rows, n - start), size))
-        yield fit.kernels.constrain(fit.family.place(fit.lane, noise[None])[0], fit.model.deterministics)
+        yield rng.standard_normal((min(rows, n - start), size))
 
 
 def moments(fit: Any, n: int, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -252,6 +252,9 @@ class Arrow(Gaussian):
     def bend(self, dim):
         return 60.0
 
+    def hub(self, dim):
+        return tuple(self.split(np.arange(dim)).hub.tolist())
+
     def lines_last(self):
         return True
 
