@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 import yoasovi as yo
-from yoasovi.answer import averages
+from yoasovi.answer import averages, result
 from yoasovi.families.full_rank import FullRankParams
 from yoasovi.kernels import kernels_of
 from yoasovi.kernels.programs import Clock
@@ -256,3 +256,18 @@ def test_groups_may_be_named():
 def test_looks_that_are_not_cheap_come_in_blocks_of_eight_too():
     wide = yo.Model(prior={"m": dist.Normal(0.0, 1.0)}, log_likelihood=lambda p, d: d * p["m"], data=np.ones(20_000))
     assert kernels_of(wide, yo.MeanField(), Clock()).sizes == [32, 8]
+
+
+def test_draws_too_long_to_keep_are_weighed_and_made_again(fitted, y, monkeypatch):
+    monkeypatch.setattr(result, "LONG", 100)
+    monkeypatch.setattr(averages, "LONG", 100)
+    monkeypatch.setattr(averages, "_NUMBERS", 2**14)
+    long = replace(fitted, _pools={})
+    pool = long.pool(4000)
+    assert pool.weights.sum() == pytest.approx(1.0) and pool.effective_size >= 1000
+    picked = np.concatenate(list(pool.picked(50, np.random.default_rng(0))))
+    everything = np.concatenate([pool.batches(i) for i in range(-(-len(pool.weights) // pool.batches.rows))])
+    assert (picked[:, None, :3] == everything[None, :, :3]).all(-1).any(1).all()
+    mean, sd = long.mean(), long.sd()
+    for name, (right, width) in exact(y).items():
+        assert abs(mean[name] - right) < 0.15 * width and 0.9 < sd[name] / width < 1.1, name

@@ -20,7 +20,7 @@ _WIDE, _MOST_HUB = 1.3, 30
 _MOST = 5  # times as many draws as are wanted
 
 
-class Batches(NamedTuple):
+class Remade(NamedTuple):
     """Noise that can be made again: every other draw is wider in the coordinates of the hub, where weights have tails."""
 
     seed: int
@@ -43,7 +43,7 @@ class LongPool(NamedTuple):
     """Weighted draws that stand for the posterior; see `correction.Pool`."""
 
     weights: np.ndarray  # (n,), they sum to one
-    batches: Batches
+    batches: Remade
 
     @property
     def effective_size(self) -> float:
@@ -68,7 +68,7 @@ def long_pool(log_ratio: Callable, dim: int, size: int, seed: int, hub: tuple[in
 
     `hub` are the few coordinates that all others depend on, if there are such.
     """
-    batches = Batches(seed, max(_NUMBERS // dim // 2, 4) * 2, dim, hub if len(hub) <= _MOST_HUB else ())
+    batches = Remade(seed, max(_NUMBERS // dim // 2, 4) * 2, dim, hub if len(hub) <= _MOST_HUB else ())
     ratios, weights = np.empty(0), np.empty(0)
     while len(ratios) < _MOST * size and (len(ratios) < size or effective_size(weights) < size):
         eps = batches(len(ratios) // batches.rows)
