@@ -16,7 +16,7 @@ import numpy as np
 from yoasovi.windows.score_line import shrinkage
 
 _PRIOR_WEIGHT = 4.0  # batches that the usual noise counts for, beside a number's own
-_HUB = 32.0  # what a nat of the globals counts: an error of a twentieth of a standard deviation is an 800th of a nat
+_HUB = 8.0  # what a nat of the globals counts: an error of a tenth of a standard deviation is a 200th of a nat
 _AS_MANY = 450.0  # parameters; where there are more, nats of locals count as if there were so many
 
 
