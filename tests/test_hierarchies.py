@@ -189,6 +189,12 @@ def test_natural_steps_reach_what_lines_do(fitted, y):
     assert other.elbo.value == pytest.approx(fitted.elbo.value, abs=0.5)
 
 
+@pytest.mark.parametrize("steps", [1, 60])
+def test_a_run_that_ends_within_a_line_has_an_answer(fitted, steps):
+    short = yo.fit(fitted.model, max_steps=steps, mend=False)
+    assert short.stop_reason.name == "MAX_STEPS" and np.isfinite(short.elbo.value)
+
+
 def test_many_groups_are_drawn_in_order_and_tables_keep_the_globals_in_sight(fitted):
     *_, chart = posterior.forest_charts(posterior.draws(fitted, 200))
     assert chart.key == "caterpillar-level" and "All 200 entries" in chart.caption
@@ -233,10 +239,10 @@ def test_an_axis_along_which_neighbours_hang_together_is_no_axis_of_groups():
     walk = lambda p: -jnp.sum(jnp.diff(p["v"]) ** 2) - jnp.sum((p["u"] - p["v"]) ** 2) - jnp.sum(p["v"] ** 2)
     family, *_ = chosen(walk, {"u": (9, 20), "v": (20,)})
     assert dict(family.local) == {"u": 1} and family.num_globals == 20  # columns of u are apart given v, which is not
-    chain = lambda p: -jnp.sum(jnp.diff(p["v"]) ** 2) - jnp.sum(p["v"]) ** 2
-    assert chosen(chain, {"v": (120,)})[0].name == "full_rank"
+    chain, shapes = (lambda p: -jnp.sum(jnp.diff(p["v"] - p["m"]) ** 2) - jnp.sum(p["v"]) ** 2), {"m": (), "v": (120,)}
+    assert chosen(chain, shapes)[0].name == "full_rank"
     with pytest.raises(ValueError, match=r"arrow, but no groups were found.*Arrow\(\{'theta': 0\}\)"):
-        chosen(chain, {"v": (120,)}, "arrow")
+        chosen(chain, shapes, "arrow")
 
 
 def test_groups_may_be_named():
@@ -245,7 +251,7 @@ def test_groups_may_be_named():
     assert dict(family.local) == {"v": 0} and looks == 0
     for local, said in (
         ({"x": 0}, "by site"), ({"v": 1}, r"an axis of its shape \(60,\); got 1"),
-        ({"u": 0, "v": 0}, "axes of the same length"),
+        ({"u": 0, "v": 0}, "axes of the same length"), ({"m": 0, "u": 1, "v": 0, "w": 0}, "so that others are global"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             chosen(free, SHAPES, yo.Arrow(local))

@@ -70,7 +70,7 @@ def _guesses(model: Model) -> list[Arrow]:
     found = []
     for local in tried:
         sizes = {shapes[k][axis] for k, axis in local.items()}
-        if len(sizes) == 1 and sizes.pop() >= _FEWEST:
+        if len(sizes) == 1 and sizes.pop() >= _FEWEST and set(shapes) - set(local):
             family = Arrow(local).complete(model.density)
             unknowns = family.num_globals + family.num_locals
             if unknowns <= _MOST_UNKNOWNS and _SHARE * unknowns <= model.density.dim and family not in found:

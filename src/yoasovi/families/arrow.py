@@ -67,6 +67,7 @@ class Arrow(Gaussian):
         local, sites = dict(self.local), {s.name: s for s in density.sites}
         unknown = sorted(set(local) - set(sites))
         check(local and not unknown, "local", "Arrow", f"the axis of groups, by site ({', '.join(sites)})", self.local)
+        check(set(sites) - set(local), "local", "Arrow", "of some sites, so that others are global", self.local)
         counts, pieces = {}, []
         for name, site in sites.items():
             if name not in local:
@@ -200,7 +201,7 @@ class Arrow(Gaussian):
 
     def propose(self, params, eps, white, full, length, trust):
         if full:
-            sums, rows = None, self.batch(eps.shape[-2], eps.shape[-1])
+            sums, rows = None, min(self.batch(eps.shape[-2], eps.shape[-1]), eps.shape[-2])
             for start in range(0, eps.shape[-2] - rows + 1, rows):
                 sums = self.gather(sums, eps[..., start : start + rows, :], white[..., start : start + rows, :])
             return self.propose_from(params, sums, length, trust)
@@ -213,8 +214,9 @@ class Arrow(Gaussian):
         return 2 * (max(least, min(size // _BATCHES, _NUMBERS // dim)) // 2)
 
     def matched(self, noise):
-        """Make the noise of one half of mirrored pairs match its law."""
-        return self.join(*matched(self.split(noise)))
+        """Make the noise of one half of mirrored pairs match its law, if that can be done with so few."""
+        few = noise.shape[-2] < self.num_globals + self.num_locals
+        return noise if few else self.join(*matched(self.split(noise)))
 
     def gather(self, sums, eps, white):
         """Take note of what a batch of mirrored draws says."""
@@ -250,7 +252,7 @@ class Arrow(Gaussian):
         return 4 * self.batch(0, dim)
 
     def bend(self, dim):
-        return 60.0
+        return 60.0  # globals count more than their nats, and batches go on where single draws are noisy
 
     def hub(self, dim):
         return tuple(self.split(np.arange(dim)).hub.tolist())

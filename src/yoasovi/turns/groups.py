@@ -34,7 +34,7 @@ class GroupTurns(NaturalTurns):
         """Go where the line through the scores of all batches points."""
         rng = stream(self.limits.seed, Purpose.WINDOW, place)
         lanes, size, dim = len(plan.size), int(plan.size[0]), self.setting.dim
-        rows = min(self.family.batch(size, dim), size // 2 * 2)
+        rows = max(min(self.family.batch(size, dim), size // 2 * 2), 2)
         sums, refused, nonfinite = None, state.refused, np.zeros(lanes, int)
         for _ in range(max(size // rows, 1)):
             half = self.family.matched(rng.standard_normal((lanes, rows // 2, dim)))

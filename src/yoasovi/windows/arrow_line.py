@@ -164,7 +164,7 @@ def arrow_newton(line: Slopes, length: Any, trust: Any) -> ArrowStep:
     through = line.hub - np.einsum("...gik,...gi->...k", reach, line.spokes)
     hub = _apply(turn, _apply(_turned(turn), through) / own)
     most = 1.5 * np.sqrt(trust)
-    hub = hub * np.minimum(length, wide_cap(most, hub))[..., None]
+    hub = hub * np.minimum(length, _shortened(most, hub))[..., None]
     alone = np.einsum("...gij,...gj->...gi", inverse, line.spokes)
     alone = np.clip(wide(length, 2) * alone, -wide(most, 2), wide(most, 2))
     spokes = alone - np.einsum("...gik,...k->...gi", reach, hub)
@@ -187,7 +187,7 @@ def arrow_newton(line: Slopes, length: Any, trust: Any) -> ArrowStep:
     return ArrowStep(Split(hub, spokes), corner_root, follow, block_root, expected)
 
 
-def wide_cap(most: Any, shift: Any) -> Any:
+def _shortened(most: Any, shift: Any) -> Any:
     """Give the factor by which shifts (..., K) are shortened so that none is longer than `most`."""
     return most / np.maximum(np.abs(shift).max(-1, initial=0.0), 1e-30)
 
