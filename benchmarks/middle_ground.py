@@ -67,7 +67,7 @@ def main():
     chosen = models()
     for name in args.only.split(";") if args.only else chosen:
         model = chosen[name]
-        family, _ = fitting.choose_family(model, method("yoasovi"), "auto")
+        family, *_ = fitting.choose_family(model, method("yoasovi"), "auto")
         rule = method("yoasovi").for_family(model, family)
         runs = [run(model, rule, family, seed) for seed in range(args.seeds)]
         gradients = [yo.fit(model, seed=seed, progress=False).num_gradients for seed in range(args.seeds)]

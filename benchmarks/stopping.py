@@ -329,7 +329,7 @@ def main():
             rows = []
             for k in range(args.data):
                 model = POSTERIORS[name](np.random.default_rng([k, len(name)]))
-                family, _ = fitting.choose_family(model, method("yoasovi"), "auto")
+                family, *_ = fitting.choose_family(model, method("yoasovi"), "auto")
                 rows += judge(model, method("yoasovi").for_family(model, family), family, args.seeds)
             lines.append(line(name, model.density.dim, rows))
             everything += rows

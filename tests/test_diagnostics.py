@@ -155,7 +155,7 @@ def test_a_verdict_is_made_once_warns_once_and_counts_its_cost():
         warnings.simplefilter("error")
         assert fit.diagnose() is verdict
     assert fit.num_gradients == gradients  # the fit's own cost stays what it was, but for the correction of its draws
-    assert fit.num_values == values + len(fit._pool(4000).eps)
+    assert fit.num_values == values + len(fit.pool(4000).eps)
     assert verdict.num_values > 4000 and verdict.num_gradients > 500
     assert f"{verdict.num_gradients:,} gradients" in str(verdict)
 
@@ -267,7 +267,7 @@ def test_all_outputs_show_the_same_means_with_the_errors_of_the_draws_that_count
     mean, sd, *_, error = map(float, cells[:6])
     assert (mean, sd) == pytest.approx((float(fit.mean()["tau"]), float(fit.sd()["tau"])), rel=1e-3)
     size = fit.effective_size()
-    assert size < 0.8 * 4000 and size < fit._pool(4000).effective_size
+    assert size < 0.8 * 4000 and size < fit.pool(4000).effective_size
     assert error == pytest.approx(sd / np.sqrt(size), rel=0.05)
     row = next(line for line in fit.summary(verdict=False).splitlines() if line.startswith("tau"))
     assert [float(row.split()[i]) for i in (1, 2, 5)] == pytest.approx([mean, sd, error], rel=0.05)

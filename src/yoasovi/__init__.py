@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from yoasovi.answer.result import Fit
     from yoasovi.caching import cache
     from yoasovi.calibration import Calibration, calibrate
-    from yoasovi.families import Factorised, FullRank, LowRank, MeanField
+    from yoasovi.families import Arrow, Factorised, FullRank, LowRank, MeanField
     from yoasovi.files.checkpoint import Checkpoint
     from yoasovi.files.saving import load
     from yoasovi.fitting import fit
@@ -28,6 +28,7 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported when first used, so that `import yoasovi` and the command line's help
 # start at once, and so that no optional library is touched before it is needed.
 _HOMES = {
+    "Arrow": "families",
     "Calibration": "calibration",
     "Checkpoint": "files.checkpoint",
     "Estimate": "verdict.diagnostics",
@@ -57,7 +58,7 @@ _HOMES = {
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
-    "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "Job", "LowRank", "MeanField",
+    "Arrow", "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "Job", "LowRank", "MeanField",
     "Method", "Model", "StopReason", "Sweep", "Thresholds", "Verdict", "cache", "calibrate", "connect", "fit",
     "from_numpyro", "from_pymc", "from_stan", "jobs", "load", "noncentred", "sweep",
     "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",

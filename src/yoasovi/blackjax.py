@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from yoasovi.choosing import FULL_RANK_UP_TO, LOW_RANK_UP_TO, PLAIN
 from yoasovi.errors import check, positive_number
 from yoasovi.extras import need
-from yoasovi.families import FullRank, Gaussian, LowRank, MeanField
-from yoasovi.fitting import FAMILIES, FULL_RANK_UP_TO, LOW_RANK_UP_TO
+from yoasovi.families import Arrow, FullRank, Gaussian, LowRank, MeanField
 from yoasovi.kernels.walk import (
     Pace,
     Refused,
@@ -306,7 +306,8 @@ def _parts(dim: int, family: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
     if family == "auto":
         family = FullRank() if dim <= FULL_RANK_UP_TO else LowRank() if dim <= LOW_RANK_UP_TO else MeanField()
     elif isinstance(family, str):
-        check(family in FAMILIES, "family", "as_top_level_api", f"auto, {', '.join(FAMILIES)} or a family", family)
-        family = FAMILIES[family]
-    check(isinstance(family, Gaussian), "family", "as_top_level_api", "a Gaussian family", family)
+        check(family in PLAIN, "family", "as_top_level_api", f"auto, {', '.join(PLAIN)} or a family", family)
+        family = PLAIN[family]
+    known = isinstance(family, Gaussian) and not isinstance(family, Arrow)
+    check(known, "family", "as_top_level_api", "a Gaussian family, not Arrow, which has to know a model's sites", family)
     return yoasovi(**settings), family

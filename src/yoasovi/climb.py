@@ -108,7 +108,8 @@ def climb_elbo(look: Callable, mean: np.ndarray, scale: np.ndarray, noise: np.nd
 
     units = lambda x: np.concatenate([np.exp(2.0 * x[:, d:]), np.full((len(x), d), 0.5)], 1)
     begin = np.concatenate([mean, np.log(scale)], 1)
-    found = climb(height, begin, budget, enough=0.05, patience=10, metric=units)
+    enough = max(0.05, d / 9000)  # where there are many parameters, as with the nats that a window may leave
+    found = climb(height, begin, budget, enough=enough, patience=10, metric=units)
     return found._replace(gradients=draws * found.gradients)
 
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from yoasovi.answer.result import Fit, Seconds
 from yoasovi.calling import sort_out
+from yoasovi.choosing import choose_family
 from yoasovi.drive import drive, lane
 from yoasovi.errors import check, positive_integer
-from yoasovi.families import Factorised, FullRank, Gaussian, LowRank, MeanField
+from yoasovi.families import Arrow, Factorised, Gaussian
 from yoasovi.files import identity
 from yoasovi.files.checkpoint import Checkpoint, Saved, Store
 from yoasovi.kernels import kernels_of
@@ -31,17 +32,15 @@ from yoasovi.run.progress import Progress
 from yoasovi.run.trace import Trace
 from yoasovi.start import COLD_TRUST, Begin, Origin, cold_start, own_start, prior_draw, take, warm_start
 from yoasovi.stopping import StopReason
-from yoasovi.turns import ChainTurns, LabelTurns, Limits, NaturalTurns, RunState, ScoreTurns, Turns, ValueTurns
+from yoasovi.turns import ChainTurns, GroupTurns, LabelTurns, Limits, NaturalTurns, RunState, ScoreTurns, Turns, ValueTurns
 from yoasovi.verdict.diagnostics import Estimate, estimate
 from yoasovi.windows.rule import Window
 from yoasovi.windows.state import Setting
 from yoasovi.windows.value_rule import ValueWindow
 
-FAMILIES = {"mean_field": MeanField(), "full_rank": FullRank(), "low_rank": LowRank()}
-# Up to here a full covariance pays for its O(d^2) steps and O(d^3) lines; above, low rank; above that, none.
-FULL_RANK_UP_TO, LOW_RANK_UP_TO = 300, 2000
 # Draws behind the ELBO: as many as its error asks for, or as cost nothing.
 _FEWEST_DRAWS, _MOST_DRAWS, _ENOUGH, _CLOSEST = 64, 1000, 0.01, 8
+_NUMBERS = 2**24  # of noise at a time
 
 
 def fit(
@@ -107,7 +106,7 @@ def fit(
                 from yoasovi.scale.sharding import over
 
                 model = over(model, mesh)
-            family, why = choose_family(model, chosen, given.family)
+            family, why, looked = choose_family(model, chosen, given.family, clock, restarts, seed)
             chosen = chosen.for_family(model, family)
         options = options._replace(max_steps=max_steps or chosen.max_steps)  # that form has a limit of its own
         try:
@@ -117,6 +116,7 @@ def fit(
                 raise
             raise ConnectionError(_lost(error, options.checkpoint)) from error
         answer.asked = asked
+        answer.num_gradients += looked
     check(isinstance(mend, bool), "mend", "fit", "True or False", mend)
     if not mend or given.method != "yoasovi":
         return answer
@@ -154,40 +154,6 @@ def as_model(model: Any, /, *args, **kwargs) -> Model:
 
         return from_numpyro(model, *args, **kwargs)
     raise ValueError(f"`model` of `fit` must be a Model, a NumPyro model function or a PyMC model; got {model!r}.")
-
-
-def choose_family(model: Model, method: Method, family: Any) -> tuple[Any, str]:
-    """Resolve a family and say why."""
-    density = model.density
-    discrete = [s.name for s in (*density.sites, *density.local_sites) if s.discrete or s in density.local_sites]
-    why = "as asked"
-    if family == "auto":
-        if model.default_family is not None:
-            family, why = model.default_family, "the model's own"
-        elif discrete:
-            family, why = Factorised(), f"the model has discrete or local latents: {', '.join(discrete)}"
-        elif not isinstance(method.optimizer, Natural) or not model.differentiable:
-            family, why = MeanField(), "the usual choice where steps are not natural ones"
-        elif density.dim <= FULL_RANK_UP_TO:
-            family, why = FullRank(), f"{density.dim} parameters, few enough for a full covariance"
-        elif density.dim <= LOW_RANK_UP_TO:
-            family, why = LowRank(), f"{density.dim} parameters, too many for a full covariance"
-        else:
-            family, why = MeanField(), f"{density.dim} parameters, too many for correlations"
-    elif isinstance(family, str):
-        check(family in FAMILIES, "family", "fit", f"auto, {', '.join(FAMILIES)} or a family", family)
-        family = FAMILIES[family]
-    if isinstance(family, Factorised):
-        if model.on_host:
-            raise ValueError("`family` of `fit` must be a Gaussian for `Model.external`, whose x is real; use MeanField().")
-        if model.centred:
-            raise ValueError("`family` of `fit` must be a Gaussian for a non-centred model; use MeanField().")
-        return family.complete(model), why
-    check(isinstance(family, Gaussian), "family", "fit", f"auto, {', '.join(FAMILIES)} or a family", family)
-    if discrete:
-        names = ", ".join(discrete)
-        raise ValueError(f"`family` of `fit` is {family.name}, a Gaussian, but {names} cannot be; use Factorised().")
-    return family, why
 
 
 def fitted_density(model: Model, method: Method, family: Any) -> Density:
@@ -248,7 +214,8 @@ def turns_of(model: Model, method: Method, family: Any, limits: Limits, clock: C
     if isinstance(method.acceptance, ValueWindow):
         kind: type[Turns] = LabelTurns if LabelTurns.suit(kernels.layout()) else ValueTurns
     elif isinstance(method.acceptance, Window):
-        kind = NaturalTurns if isinstance(method.optimizer, Natural) else ScoreTurns
+        natural = GroupTurns if isinstance(family, Arrow) else NaturalTurns
+        kind = natural if isinstance(method.optimizer, Natural) else ScoreTurns
     else:
         kind = ChainTurns
     return kind(kernels, method, setting, limits)
@@ -359,11 +326,12 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
     """
     rng, size = stream(seed, Purpose.ELBO), family.noise_size(kernels.density)
     ratios, value, se = [np.empty(0)] * lanes, np.full(lanes, -np.inf), np.full(lanes, np.inf)
+    enough = _ENOUGH * max(1.0, size / 450)  # as with the nats that a window may leave, see `Window`
     some, seen = np.arange(lanes), np.empty((lanes, 0))  # those that go on, and all that was seen of them
     while some.size:
         more = _FEWEST_DRAWS if lanes > 1 or not kernels.cheap else _MOST_DRAWS
         done = seen.shape[1]
-        more = min(max(more, done), _MOST_DRAWS - done)
+        more = min(max(more, done), _MOST_DRAWS - done, max(_NUMBERS // (len(some) * size), _FEWEST_DRAWS))
         noise = family.noise(open_uniform(rng, (more, size)))
         found = kernels.values(take(params, some), np.broadcast_to(noise, (len(some), *noise.shape)))
         seen = np.concatenate([seen, found], 1)
@@ -373,7 +341,7 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
         top = int(np.argmax(value))
         with np.errstate(invalid="ignore"):  # an ELBO of minus infinity has an error without bounds
             behind = value[some] + 4.0 * np.hypot(se[some], se[top]) < value[top]
-        sure = (se[some] < _ENOUGH) & (not kernels.cheap)
+        sure = (se[some] < enough) & (not kernels.cheap)
         full = seen.shape[1] >= _MOST_DRAWS
         left = np.flatnonzero(~(behind | sure | full))
         if len(left) > _CLOSEST:  # of many that are as good as the best, a few are enough

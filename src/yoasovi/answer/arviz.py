@@ -52,7 +52,7 @@ def guessed(model: Model) -> Labels:
     data = model.data if isinstance(model.data, Mapping) else {} if model.data is None else {"y": model.data}
     arrays = {k: np.asarray(v) for k, v in data.items() if isinstance(v, (np.ndarray, jax.Array))}
     whole = isinstance(model.log_likelihood, (WholeDensity, HostDensity))  # one number for all observations
-    known = not whole and (model.log_marginal is not None or not model.local)
+    known = not whole and (model.log_marginal is not None or not model.laws)
     return Labels(
         observed={k: v for k, v in arrays.items() if k == "y"},
         constant={k: v for k, v in arrays.items() if k != "y"},

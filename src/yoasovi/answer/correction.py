@@ -18,6 +18,8 @@ from scipy.special import logsumexp
 from yoasovi.verdict.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO, _DIRECTIONS = 30, 3
+_SHAPE_UP_TO = 500  # dimensions; above, directions cost more than they tell, and only draws of q are weighted
+_NUMBERS = 2**24  # of noise in a round
 _CENTRES, _ROUNDS = 500, 6
 _EACH = 5.0  # draws of a round, relative to what is wanted
 _LEAST = 5  # rounds, unless weights are even at once
@@ -51,13 +53,14 @@ def pool(log_ratio: Callable[[np.ndarray], np.ndarray], dim: int, size: int, rng
 
     `log_ratio` gives log p - log q at eps, shape (n, dim) to (n,).
     """
-    each = max(int(_EACH * size), 2000)
+    each = min(max(int(_EACH * size), 2000), max(_NUMBERS // dim, size))
+    shapes = dim <= _SHAPE_UP_TO
     eps, ratios = np.empty((0, dim)), np.empty(0)
     laws: list[Law] = []
     densities: list[np.ndarray] = []  # of every law so far, at every draw so far
     gathered, easy = Pool(eps, ratios), False
     for _ in range(_ROUNDS):
-        law, more = _kernels(gathered, each, rng) if laws else _around_q(dim, each, rng)
+        law, more = _kernels(gathered, each, rng) if laws and shapes else _around_q(dim, each, rng)
         densities = [np.concatenate([old, past(more)]) for old, past in zip(densities, laws, strict=True)]
         eps, ratios = np.concatenate([eps, more]), np.concatenate([ratios, log_ratio(more)])
         laws.append(law)
@@ -66,7 +69,7 @@ def pool(log_ratio: Callable[[np.ndarray], np.ndarray], dim: int, size: int, rng
         gathered = Pool(eps, importance_weights(ratios - logsumexp(densities, axis=0)))
         if len(laws) == 1:
             easy = gathered.effective_size > _EASY * each
-        if gathered.effective_size >= size and (easy or len(laws) >= _LEAST):
+        if gathered.effective_size >= size and (easy or not shapes or len(laws) >= _LEAST):
             break
     return gathered
 

@@ -22,6 +22,7 @@ from yoasovi.verdict import looks
 from yoasovi.verdict.findings import Thresholds
 from yoasovi.verdict.inquiry import funnel_of
 
+_MODES_UP_TO = 1000  # parameters; climbs of more take longer than the fit
 _MOST = 4  # times the evaluations of the fit may be spent on mending it
 
 
@@ -34,7 +35,7 @@ def mended(fit: Fit, progress: bool | None) -> Fit:
     """Give a better answer where there is one, with what was found and tried in its `mended`."""
     most = _MOST * _cost(fit)
     answer = _by_form(fit, most, progress)
-    return _by_modes(answer, most)
+    return _by_modes(answer, most) if fit.model.density.dim <= _MODES_UP_TO else answer
 
 
 def _cost(fit: Any) -> int:

@@ -13,7 +13,9 @@ import jax
 import numpy as np
 
 from yoasovi.answer import mixture
+from yoasovi.answer.averages import moments
 from yoasovi.answer.correction import KERNELS_UP_TO, Pool, pool
+from yoasovi.answer.long_pool import LONG, LongPool, long_pool
 from yoasovi.display import table
 from yoasovi.errors import check, positive_integer
 from yoasovi.families import Gaussian, Share
@@ -36,6 +38,7 @@ USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
 _MOST_DRAWS = 1000  # behind k-hat
 # Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
 _WORTH, _WORTH_LITTLE = 2000, 500
+_WORTH_LONG = 1000  # of draws too long to be kept
 _CARRY = 0.1  # share of their number that q's draws must be worth, to be corrected in many dimensions
 
 
@@ -102,7 +105,7 @@ class Fit:
     mended: tuple[Mended, ...] = ()  # what was found wrong, tried and gained
     _verdicts: dict[Any, Verdict] = field(default_factory=dict, repr=False, compare=False)
     _told: set[Any] = field(default_factory=set, repr=False, compare=False)  # verdicts that have warned
-    _pools: dict[int, Pool] = field(default_factory=dict, repr=False, compare=False)
+    _pools: dict[int, Pool | LongPool] = field(default_factory=dict, repr=False, compare=False)
 
     def sample(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> dict[str, np.ndarray]:
         """Draw from the approximation, on the constrained scale.
@@ -169,7 +172,7 @@ class Fit:
         check(not corrected or gaussian, "corrected", "sample", "False for discrete q", corrected)
         with self.waiting("sample"):
             if corrected:
-                chosen = self._pool(n).resample(n, stream(seed, Purpose.RESAMPLE))
+                chosen = self.pool(n).resample(n, stream(seed, Purpose.RESAMPLE))
                 theta = self.family.place(self.lane, chosen[None])[0]
             else:
                 noise = self.family.noise(open_uniform(stream(seed, Purpose.SAMPLE), (n, self._noise_size)))
@@ -206,28 +209,32 @@ class Fit:
             return float(n)
         if self.parts:
             return mixture.effective_size(self.parts, n)
-        return 1.0 / (1.0 / self._pool(n).effective_size + 1.0 / n)
+        return 1.0 / (1.0 / self.pool(n).effective_size + 1.0 / n)
 
-    def _pool(self, n: int) -> Pool:
+    def pool(self, n: int) -> Pool | LongPool:
         """Weighted draws that stand for the posterior: gathered once, whatever is asked of them."""
-        size = max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
+        long = self._noise_size > LONG
+        size = _WORTH_LONG if long else max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
         if size not in self._pools:
 
             def log_ratio(eps):
                 self.num_values += len(eps)
                 return self.kernels.values(self.lane, eps[None])[0]
 
-            rng = stream(self.seed, Purpose.CORRECTION)
-            self._pools[size] = pool(log_ratio, self._noise_size, size, rng)
+            if long:
+                hub = self.family.hub(self._noise_size)
+                self._pools[size] = long_pool(log_ratio, self._noise_size, size, self.seed, hub)
+            else:
+                self._pools[size] = pool(log_ratio, self._noise_size, size, stream(self.seed, Purpose.CORRECTION))
         return self._pools[size]
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior means on the constrained scale; those of all draws of the chains after `refine`."""
-        return {k: v.mean(0) for k, v in self.sample(self.plenty(n), seed).items()}
+        return moments(self, self.plenty(n), seed)[0]
 
     def sd(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior standard deviations on the constrained scale; those of all draws of the chains after `refine`."""
-        return {k: v.std(0) for k, v in self.sample(self.plenty(n), seed).items()}
+        return moments(self, self.plenty(n), seed)[1]
 
     def plenty(self, n: int) -> int:
         """Give how many draws to average over: n, or all where chains made them, since repeats would only add noise."""

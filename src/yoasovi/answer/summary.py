@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from yoasovi.answer import mixture
+from yoasovi.answer.averages import columns
 from yoasovi.model.labels import told
 
 _MOST_ROWS = 60  # of the table
+_OF_A_SITE = 20  # where there are more
 
 
 class Mended(NamedTuple):
@@ -52,15 +54,17 @@ def summary(fit: Any, verdict: bool) -> str:
 def table(fit: Any) -> list[str]:
     """Give the lines of the table of means, standard deviations and quantiles."""
     local = {s.name for s in fit.model.density.local_sites}
-    each = (
-        zip(fit.model.names(name, x.shape[1:]), x.reshape(len(x), -1).T, np.ravel(fit.mean_errors(x)), strict=True)
-        for name, x in fit.sample(fit.plenty(4000)).items()
+    each = [
+        list(zip(islice(fit.model.names(name, shape), x.shape[1]), x.T, fit.mean_errors(x), strict=True))
+        for name, (shape, x) in columns(fit, fit.plenty(4000), _MOST_ROWS + 1).items()
         if name not in local
-    )
-    rows = list(islice(chain.from_iterable(each), _MOST_ROWS + 1))
+    ]
+    more = sum(map(len, each)) > _MOST_ROWS
+    # Of long sites only the first numbers, so that others are seen too.
+    rows = list(chain.from_iterable(x[:_OF_A_SITE] if more else x for x in each))
     wide = max(20, *(len(label) + 2 for label, *_ in rows))
     lines = [f"{'':<{wide}}{'mean':>12}{'sd':>12}{'5%':>12}{'95%':>12}{'MC error':>12}"]
     for label, x, error in rows[:_MOST_ROWS]:
         numbers = "".join(f"{v:>12.4g}" for v in (x.mean(), x.std(), *np.quantile(x, [0.05, 0.95])))
         lines.append(f"{label:<{wide}}{numbers}{error:>12.2g}")
-    return [*lines, "..."] if len(rows) > _MOST_ROWS else lines
+    return [*lines, "..."] if more else lines

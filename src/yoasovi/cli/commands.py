@@ -52,7 +52,7 @@ ModelName = Annotated[
         "one; or path.stan, a Stan program. Code in these files is run.",
     ),
 ]
-Family = Annotated[str, typer.Option(help="auto, mean_field, full_rank or low_rank.")]
+Family = Annotated[str, typer.Option(help="auto, mean_field, full_rank, low_rank or arrow.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same answer.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Most iterations; the method's own limit if not given.")]
 Restarts = Annotated[int, typer.Option(help="Fits from different starts; the best is kept.")]

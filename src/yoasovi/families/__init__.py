@@ -1,5 +1,6 @@
 """Families of approximations q."""
 
+from yoasovi.families.arrow import Arrow, ArrowParams
 from yoasovi.families.base import Gaussian
 from yoasovi.families.factorised import Factorised
 from yoasovi.families.full_rank import FullRank, FullRankParams
@@ -8,6 +9,6 @@ from yoasovi.families.mean_field import MeanField, MeanFieldParams
 from yoasovi.families.mixture import Mixture, MixtureParams, Share
 
 __all__ = [
-    "Factorised", "FullRank", "FullRankParams", "Gaussian", "LowRank", "LowRankParams", "MeanField", "MeanFieldParams",
-    "Mixture", "MixtureParams", "Share",
+    "Arrow", "ArrowParams", "Factorised", "FullRank", "FullRankParams", "Gaussian", "LowRank",
+    "LowRankParams", "MeanField", "MeanFieldParams", "Mixture", "MixtureParams", "Share",
 ]  # fmt: skip

@@ -113,6 +113,14 @@ class Gaussian(ABC):
         """Say whether to begin with lines at all; with many parameters scales would widen before means are learned."""
         return dim <= 300
 
+    def hub(self, dim: int) -> tuple[int, ...]:
+        """Give the few coordinates that all others depend on, if the family knows such."""
+        return ()
+
+    def lines_last(self) -> bool:
+        """Say whether full lines that gain little go on, on more draws, until they are sure of it."""
+        return False
+
     def longest_first_step(self, dim: int) -> float:
         """Give the longest natural step that is stable to begin with."""
         return 1.0

@@ -21,8 +21,12 @@ from yoasovi.answer.refine import Chains
 from yoasovi.answer.result import USUAL, Fit, Part, Seconds
 from yoasovi.answer.summary import Mended
 from yoasovi.errors import check
-from yoasovi.families import Factorised, FullRank, FullRankParams, LowRank, LowRankParams, MeanField, MeanFieldParams
+from yoasovi.families import Arrow, Factorised, FullRank, LowRank, MeanField
+from yoasovi.families.arrow import ArrowParams
 from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
+from yoasovi.families.full_rank import FullRankParams
+from yoasovi.families.low_rank import LowRankParams
+from yoasovi.families.mean_field import MeanFieldParams
 from yoasovi.families.mixture import Mixture, Share
 from yoasovi.files import identity
 from yoasovi.files.storage import checksum, pack, sweep, unpack, write_whole
@@ -38,7 +42,7 @@ FORMAT = 1
 FILE = "fit.json"
 _DRAWS, _MOST_NUMBERS = 4000, 2**23  # draws that are kept, and how many numbers they may be
 _LONGEST = 64 * 2**20  # bytes of JSON
-_GAUSSIANS = {"mean_field": MeanFieldParams, "full_rank": FullRankParams, "low_rank": LowRankParams}
+_GAUSSIANS = {"mean_field": MeanFieldParams, "full_rank": FullRankParams, "low_rank": LowRankParams, "arrow": ArrowParams}
 _LAWS = {
     law.__name__: law
     for law in (
@@ -210,6 +214,8 @@ def _family_as_json(family: Any) -> dict[str, Any]:
         return {"kind": family.name}
     if isinstance(family, LowRank):
         return {"kind": family.name, "rank": family.rank}
+    if isinstance(family, Arrow):
+        return {"kind": family.name, "local": dict(family.local)}
     if isinstance(family, Mixture):
         return {"kind": "mixture", "part": _family_as_json(family.part)}
     if isinstance(family, Factorised):
@@ -287,7 +293,7 @@ def _put_together(header: dict[str, Any], arrays: dict[str, np.ndarray], model: 
     density = Density(_no_likelihood, sites, local, known["num_observations"], known["differentiable"])
     family = _family(header["family"], density)
     parts = [_part(head, arrays, k, model) for k, head in enumerate(header.get("parts", []))]
-    params = _params(header, arrays, density)
+    params = _params(header, arrays, density, family)
     if isinstance(family, Mixture):
         params = family.together(np.array([part.weight for part in parts]), [part.fit.params for part in parts])
         for k, part in enumerate(parts):
@@ -390,7 +396,7 @@ def _check_same(header: dict[str, Any], model: Model) -> None:
         raise ValueError(f"`model` of `load` is not the one of the fit: {'; '.join(changed)}.")
 
 
-def _params(header: dict[str, Any], arrays: dict[str, np.ndarray], density: Density) -> Any:
+def _params(header: dict[str, Any], arrays: dict[str, np.ndarray], density: Density, family: Any) -> Any:
     """Rebuild the parameters of q, and see that they fit the model's sites."""
     kind, paths = header["family"]["kind"], header["params"]
     leaves = [arrays[f"params.{i:04d}"] for i in range(len(paths))]
@@ -398,9 +404,10 @@ def _params(header: dict[str, Any], arrays: dict[str, np.ndarray], density: Dens
         raise ValueError("the saved fit has parameters that are not finite.")
     if kind in _GAUSSIANS:
         made = _GAUSSIANS[kind](**{path[0]: x for path, x in zip(paths, leaves, strict=True)})
-        if made.mean.shape != (density.dim,) or any(len(x) != density.dim for x in made):
-            shapes = [x.shape for x in made]
-            raise ValueError(f"the saved fit's parameters have shapes {shapes}; its sites need {density.dim} rows.")
+        flat = np.zeros(density.dim)
+        shapes, wanted = ([x.shape for x in q] for q in (made, family.init(flat, flat + 1.0, np.random.default_rng(0))))
+        if shapes != wanted:
+            raise ValueError(f"the saved fit's parameters have shapes {shapes}; its sites need {wanted}.")
         return made
     out: dict[str, Any] = {}
     for path, leaf in zip(paths, leaves, strict=True):
@@ -419,6 +426,8 @@ def _family(said: dict[str, Any], density: Density) -> Any:
         return FullRank()
     if kind == "low_rank":
         return LowRank(said["rank"])
+    if kind == "arrow":
+        return Arrow({str(k): int(axis) for k, axis in said["local"].items()}).complete(density)
     if kind == "mixture":
         return Mixture(_family(said["part"], density))
     if kind == "factorised":

@@ -29,6 +29,7 @@ BLOCK = 32  # points, where one look is cheap
 _NUMBERS = {"cpu": 2**21}  # that an array inside one call may have
 _NUMBERS_ELSEWHERE = 2**27
 _CHEAP = 2**17  # numbers; below it a block costs no more than the call itself
+_FEW = 8  # points, where one look is not cheap
 _STEP = 8  # from one size of block to the next
 _FILLED = 0.6  # of a block at least, if a smaller one would do
 _TINY = 256  # numbers in the largest array, up to which programs are compiled without being optimised
@@ -176,6 +177,8 @@ class JaxKernels(PointKernels):
         self.sizes = [self.block]  # of blocks, largest first
         while lanes > 1 and self.sizes[0] * _STEP <= min(most, lanes * BLOCK):
             self.sizes.insert(0, self.sizes[0] * _STEP)
+        if not self.cheap and self.block > _FEW:  # judgements and climbs look at so many
+            self.sizes.append(_FEW)
         # One point is padded to a block where that costs nothing, and has a program of its own where it does.
         self._single = self.block * density.width > _CHEAP
 

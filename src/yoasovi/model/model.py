@@ -39,7 +39,8 @@ class Model:
         Any pytree of arrays, passed to `log_likelihood`.
     local
         One NumPyro distribution (or a function of the global parameters returning one) per latent variable that
-        each observation has one of; `log_likelihood` finds it in `params` with shape (N,).
+        each observation has one of; `log_likelihood` finds it in `params` with shape (N,). Or, for a site of `prior`, the
+        axis along which groups lie that are independent given the other sites: {"theta": 0} (see `Arrow`).
     log_marginal
         The likelihood with local latents summed out, shape (N,); used by DIC and LOO where there are local latents.
     start
@@ -91,11 +92,13 @@ class Model:
         for name, law in self.prior.items():
             check(isinstance(law, Distribution), f"prior[{name!r}]", "Model", "a NumPyro distribution", law)
         check(callable(self.log_likelihood), "log_likelihood", "Model", "callable", self.log_likelihood)
-        if clash := set(self.prior) & set(self.local):
+        if clash := set(self.prior) & set(self.laws):
             raise ValueError(f"`local` of `Model` repeats names of `prior`: {sorted(clash)}.")
-        usable = self.subsampled is None or (callable(self.subsampled) and not self.local)
+        usable = self.subsampled is None or (callable(self.subsampled) and not self.laws)
         check(usable, "subsampled", "Model", "a function, of a model without `local`", self.subsampled)
         _check_data(self.data)
+        unknown = sorted(set(self.groups) - set(self.prior))
+        check(not unknown, "local", "Model", f"an axis of sites of the prior ({', '.join(self.prior)})", unknown)
         _ = self.density  # evaluates shapes once, so that a wrong model fails here and not inside a compiled loop
 
     @classmethod
@@ -141,8 +144,18 @@ class Model:
         return cls(prior=prior, log_likelihood=density, differentiable=gradient, **fields)
 
     @property
+    def laws(self) -> dict[str, Any]:
+        """Laws of the latents that each observation has one of."""
+        return {k: law for k, law in self.local.items() if not isinstance(law, int)}
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """The axis along which groups lie, by site, where it was said."""
+        return {k: axis for k, axis in self.local.items() if isinstance(axis, int)}
+
+    @property
     def inputs(self) -> Inputs:
-        local = {k: law if isinstance(law, Distribution) else Rule(law) for k, law in self.local.items()}
+        local = {k: law if isinstance(law, Distribution) else Rule(law) for k, law in self.laws.items()}
         return Inputs(dict(self.prior), local, self.data)
 
     @property
@@ -155,7 +168,7 @@ class Model:
         point = {s.name: jax.ShapeDtypeStruct(s.shape, jnp.result_type(int if s.discrete else float)) for s in sites}
         size = _leading(self.data)
         locals_ = []
-        for name, law in self.local.items():
+        for name, law in self.laws.items():
             if size is None:
                 raise ValueError("`local` of `Model` needs `data` whose arrays share their first dimension.")
             law = local_law(law, {k: np.ones(v.shape, v.dtype) for k, v in point.items()})

@@ -13,6 +13,7 @@ from yoasovi.report.content import AxisWord, Panel, Series, density, reach, some
 _MARGINALS, _PAIRED, _DRAWS = 12, 4, 4000  # as many draws as the summary takes, so that the numbers are the same
 _DERIVED = 200  # entries of one deterministic site that are shown: some have one per observation
 _ROWS = 40  # entries of one site in a forest
+_NUMBERS = 2**24  # of all draws, at most
 _WIDEST = 25.0  # an axis is so many times as long as the shortest interval on it, at most
 
 
@@ -38,7 +39,8 @@ class ShownDraws:
 
 def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
     """Draw from q, and what `sample` gives where it is something better; latents of single observations are left out."""
-    density, n = fit.model.density, fit.plenty(n)
+    density = fit.model.density
+    n = fit.plenty(min(n, max(_NUMBERS // density.dim, 200)))
     better = fit.refined is not None or fit.worth_correcting
     # A fit loaded without its model has the draws that were saved, as they are.
     best = fit.sample(n)
@@ -144,7 +146,25 @@ def forest_charts(found: ShownDraws) -> list[Panel]:
         axis = next((a for a in axes if _comparable([*a, group])), None)
         axes.append([group]) if axis is None else axis.append(group)
     titles = ["All parameters on one axis"] if len(axes) == 1 else [", ".join(g.site for g in a) for a in axes]
-    return [_forest(f"forest-{i}", title, axis) for i, (title, axis) in enumerate(zip(titles, axes, strict=True))]
+    forests = [_forest(f"forest-{i}", title, axis) for i, (title, axis) in enumerate(zip(titles, axes, strict=True))]
+    return [*forests, *_caterpillars(found)]
+
+
+def _caterpillars(found: ShownDraws) -> Iterable[Panel]:
+    """All entries of sites that are too long for a forest, such as the effects of many groups, in order."""
+    for site in dict.fromkeys(found.site):
+        shown = np.flatnonzero(np.array(found.site) == site)
+        if len(shown) <= _ROWS:
+            continue
+        low, middle, high = np.quantile(found.best[:, shown], [0.05, 0.5, 0.95], axis=0)
+        order = np.argsort(middle)[some(np.isfinite(np.sort(middle)))]
+        place = np.searchsorted(np.sort(middle), middle[order]) + 1.0
+        series = (
+            Series("90%", "band", place, high[order], low[order], colour=0, faint=True),
+            Series("median", "line", place, middle[order], colour=1),
+        )
+        text = f"All {len(shown):,} entries in order of their medians, with the intervals that hold 90% of the draws."
+        yield Panel(f"caterpillar-{site}", site, text, "rank", site, series)
 
 
 def _groups(found: ShownDraws) -> Iterable[_Group]:

@@ -6,12 +6,13 @@ together.
 """
 
 from yoasovi.turns.chains import ChainTurns, ScoreTurns
+from yoasovi.turns.groups import GroupTurns
 from yoasovi.turns.labels import LabelTurns
 from yoasovi.turns.natural import NaturalTurns
 from yoasovi.turns.state import Journey, Limits, RunState, TurnRow, Turns
 from yoasovi.turns.values import ValueTurns
 
 __all__ = [
-    "ChainTurns", "Journey", "LabelTurns", "Limits", "NaturalTurns", "RunState", "ScoreTurns", "TurnRow", "Turns",
-    "ValueTurns",
+    "ChainTurns", "GroupTurns", "Journey", "LabelTurns", "Limits", "NaturalTurns", "RunState", "ScoreTurns", "TurnRow",
+    "Turns", "ValueTurns",
 ]  # fmt: skip

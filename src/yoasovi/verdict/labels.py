@@ -18,6 +18,7 @@ from yoasovi.kernels.programs import precision
 _POINTS = 4  # at which log p must be the same
 _SAME = 0.5  # root mean square distance in q's own units
 _CHOICES = 64  # of sites and axes
+_LONGEST = 100  # labels: more are groups, whose data tell them apart
 
 Choice = tuple[tuple[str, int], ...]  # sites, and the axis of each
 
@@ -44,7 +45,7 @@ class Relabelling:
 
     def _choices(self) -> Iterator[Choice]:
         """Give sets of sites with an axis of the same length, the larger ones first."""
-        for length in sorted({n for s in self.sites for n in s.shape if n > 1}):
+        for length in sorted({n for s in self.sites for n in s.shape if 1 < n <= _LONGEST}):
             with_it = [(s.name, [i for i, n in enumerate(s.shape) if n == length]) for s in self.sites if length in s.shape]
             for axes in islice(product(*([*found, None] for _, found in with_it)), _CHOICES):
                 choice = tuple((k, i) for (k, _), i in zip(with_it, axes, strict=True) if i is not None)

@@ -23,6 +23,7 @@ from yoasovi.windows import judge
 CHAINS, _CHAIN_GRADIENTS = 128, 40_000
 _FAR = 4  # of them are climbed from
 _OF_THE_PRIOR = 64  # draws for each that is climbed from
+_NUMBERS = 2**23  # of noise in one array
 _OUTSIDE = 1e-4  # q's own probability of what is called outside q
 
 
@@ -40,15 +41,16 @@ class Effort(NamedTuple):
     def of(cls, fit: Any, draws: int | None, starts: int | None) -> Effort:
         """Choose by the cost of one look, and by what the fit itself took."""
         dim = fit.model.density.dim
-        pairs = 256 if dim <= 128 else min(2 * dim, 1024)
+        pairs = 256 if dim <= 128 else min(2 * dim, 1024, max(_NUMBERS // (2 * dim), 16))
+        most = int(np.clip(_NUMBERS // dim, 200, 4000))  # draws
         if fit.kernels.cheap:
             can = fit.model.differentiable
             # Without a prior to begin at, climbs find a far mode less often.
             many = 48 if any(isinstance(law, ImproperUniform) for law in fit.model.prior.values()) else 16
-            return cls(pairs, draws or 4000, many if starts is None else starts, True, CHAINS * can, _CHAIN_GRADIENTS)
+            return cls(pairs, draws or most, many if starts is None else starts, True, CHAINS * can, _CHAIN_GRADIENTS)
         spent = fit.num_gradients + fit.num_values // 3  # in gradients
         return cls(
-            int(np.clip(spent // 16, 16, pairs)), draws or int(np.clip(spent, 200, 4000)),
+            int(np.clip(spent // 16, 16, pairs)), draws or int(np.clip(spent, 200, most)),
             int(np.clip(spent // 100, 2, 16)) if starts is None else starts, dim <= spent // 8, 0, 0,
         )  # fmt: skip
 
@@ -94,7 +96,8 @@ def scores(fit: Any, pairs: int, seed: int = 0) -> ScoreLook:
     white = kernels.scores(lane, eps).white
     one = np.ones(1)
     with np.errstate(all="ignore"):
-        there = family.propose(lane, eps, white, dim <= FULL_UP_TO and 2 * pairs > 2 * dim, one, 16.0 * one).params
+        full = family.lines_last() or (dim <= FULL_UP_TO and 2 * pairs > 2 * dim)
+        there = family.propose(lane, eps, white, full, one, 16.0 * one).params
     tally, rng = judge.empty(np.zeros(1)), stream(seed, Purpose.VERDICT_JUDGE)
     while tally.drawn[0] < pairs and not judge.sure(tally, 6.0)[0]:
         tally = judge.add(tally, *kernels.pairs(there, lane, rng.standard_normal((1, judge.BLOCK, size))))

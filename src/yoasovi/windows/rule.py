@@ -33,6 +33,7 @@ from yoasovi.windows.state import (
 
 # A step of a tenth of a standard deviation is safe; far from the posterior, where all steps agree, more is better.
 _CAP, _LOOSEST_CAP = 0.1, 6.4
+_NUMBERS = 2**25  # of noise in a window of steps
 _AT_THE_TOP = 1e4  # the trust with which a climbed start begins
 
 
@@ -110,7 +111,8 @@ class Window:
     def longest_window(self, setting: Setting) -> int:
         """Most iterations in a window of steps: twice as many for what full lines left over, and for many parameters."""
         dim = setting.dim
-        return 2 * self.longest if setting.family.line_size(dim) else min(max(self.longest, dim), 2 * self.longest)
+        most = 2 * self.longest if setting.family.line_size(dim) else min(max(self.longest, dim), 2 * self.longest)
+        return min(most, max(_NUMBERS // dim, 4 * self.first))
 
     def init(self, setting, lanes, trust):
         xp = space(trust)
@@ -236,7 +238,8 @@ class Window:
 
         paying = seen.better & (seen.gain > xp.maximum(0.5 * expected, 0.1))
         blurred = ~paying & (noise > 0.25 * signal)
-        failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse) | (full & seen.small)))
+        idle = seen.small & (not setting.family.lines_last())
+        failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse) | (full & idle)))
         undecided = ~seen.better & ~seen.worse
         grow = xp.where(full, blurred, undecided)
         size = xp.where(grow, even(growth * control.size), control.size)
