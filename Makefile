@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: help demo test check bench docs clean
 
 help:
-	@echo "make demo    the default, ADVI and the paper's method on a real posterior: a table, verdicts, a report"
+	@echo "make demo    the default, ADVI and the paper's method on a line in raw units: a table, what to conclude, a report"
 	@echo "make test    the tests"
 	@echo "make check   ruff, mypy and the tests: what CI runs"
 	@echo "make bench   the benchmarks (long)"
@@ -15,7 +15,7 @@ help:
 
 demo: .venv/.ready
 	@mkdir -p out
-	@$(BIN)/yoasovi compare eight-schools --methods yoasovi,advi,yoasovi-metropolis --report out/demo.html
+	@$(BIN)/yoasovi compare women --methods yoasovi,advi,yoasovi-metropolis --report out/demo.html
 
 test: .venv/.ready
 	@$(BIN)/python -m pytest -n 2

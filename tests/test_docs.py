@@ -14,6 +14,8 @@ import yaml
 
 import yoasovi as yo
 from yoasovi.cli import app
+from yoasovi.cli.models import BUILT_INS
+from yoasovi.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,12 +34,27 @@ def blocks(path, language):
     return [code for kept, kind, code in BLOCK.findall(path.read_text()) if kind == language and not kept]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name)
+@pytest.mark.parametrize("page", [p for p in PAGES[1:] if blocks(p, "python")], ids=name)
 def test_the_code_of_a_page_runs_as_written(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "page"}
     for code in blocks(page, "python"):
         exec(compile(code, name(page), "exec"), names)
+
+
+def test_the_readme_prints_what_it_says_and_writes_its_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for code in blocks(ROOT / "README.md", "python"):
+        exec(compile(code, "README.md", "exec"), names)
+    said, (printed,) = capsys.readouterr().out, blocks(ROOT / "README.md", "text")
+    row = re.compile(r"^(\w+) +(-?[\d.]+) +([\d.]+) +(-?[\d.]+) +(-?[\d.]+) +([\d.]+)$", re.MULTILINE)
+    told, found = ({name: list(map(float, x)) for name, *x in row.findall(text)} for text in (printed, said))
+    assert set(told) == set(found) == {"level", "slope", "noise"}
+    for name, (mean, sd, *_) in found.items():  # of other machines the draws are others
+        assert abs(told[name][0] - mean) < 0.1 * sd and abs(told[name][1] / sd - 1) < 0.1
+    assert said.splitlines()[0] == printed.splitlines()[0]  # the grade and the advice
+    assert names["new"]["weight"].shape == (1000, 2) and (tmp_path / "women.html").exists()
 
 
 def test_code_is_left_unrun_only_where_it_says_what_it_needs():
@@ -53,12 +70,15 @@ def commands():
                     yield name(page), words
 
 
-@pytest.mark.parametrize(("page", "words"), commands(), ids=lambda x: x if isinstance(x, str) else " ".join(x)[:40])
+@pytest.mark.parametrize(("page", "words"), list(commands()), ids=lambda x: x if isinstance(x, str) else " ".join(x)[:40])
 def test_a_command_of_a_page_is_one_that_there_is(page, words):
     if words[0] == "yoasovi":
         command = typer.main.get_command(app)
         assert words[1] in command.commands
-        command.commands[words[1]].make_context(words[1], words[2:])  # raises where an option is not known
+        given = command.commands[words[1]].make_context(words[1], words[2:]).params  # raises where an option is not known
+        model, methods = given.get("model", "path.py:name"), given.get("methods", "all")
+        assert model in BUILT_INS or ".py:" in model or model == "MODEL"
+        assert methods == "all" or set(methods.split(",")) <= set(METHODS)
     elif words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif words[0] == "python":
