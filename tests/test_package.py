@@ -27,19 +27,22 @@ def run(*command, cwd):
 def test_the_wheel_of_the_sdist_runs_the_readme_in_a_clean_environment(tmp_path):
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
     (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
-    names = tarfile.open(sdist).getnames()
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
     for name in ("README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "tests/test_package.py"):
         assert any(x.endswith(f"/{name}") for x in names), name
     assert not any(re.search(r"/(out|site|dist|\.venv)/", x) for x in names)
 
     venv.create(tmp_path / "clean", with_pip=False)
-    run(sys.executable, "-m", "pip", "--python", tmp_path / "clean", "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    pip = sys.executable, "-m", "pip", "--python", tmp_path / "clean", "install", "--no-deps", "--no-index"
+    run(*pip, wheel, cwd=tmp_path)
     (packages,) = (tmp_path / "clean" / "lib").glob("python*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))  # what it depends on; not this folder
     python = tmp_path / "clean" / "bin" / "python"
     assert str(packages) in run(python, "-c", "import yoasovi; print(yoasovi.__file__)", cwd=tmp_path)
     assert "yoasovi-metropolis" in run(tmp_path / "clean" / "bin" / "yoasovi", "methods", cwd=tmp_path)
-    (tmp_path / "readme.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)))
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "readme.py").write_text("\n".join(code))
     assert run(python, "readme.py", cwd=tmp_path).startswith("good: ")
     assert (tmp_path / "women.html").read_text().startswith("<!")
 

@@ -1,8 +1,9 @@
 """A change point: when coal mining became safer
 
-Disasters in British coal mines with ten or more deaths, by year from 1851 to 1962 (Carlin, Gelfand and Smith 1992). At some unknown year their rate changed. The year is discrete, and
-summing over it leaves a density with a gradient; what the sum was made of gives the year back afterwards, draw by draw. Given the year both rates have Gamma
-posteriors, so that everything about this model is known exactly, and compared.
+Disasters in British coal mines with ten or more deaths, by year from 1851 to 1962 (Carlin, Gelfand and Smith 1992). At
+some unknown year their rate changed. The year is discrete, and summing over it leaves a density with a gradient; what
+the sum was made of gives the year back afterwards, draw by draw. Given the year both rates have Gamma posteriors, so
+that everything about this model is known exactly, and compared.
 """
 
 import jax.numpy as jnp

@@ -1,10 +1,12 @@
 """Partial pooling: which schools teach well, when some have four pupils
 
-Test scores of pupils in many schools, some of them tiny. Taken by itself a school of four pupils can look best or worst by luck; taken all together the schools
-are all the same. A hierarchical model decides how far to believe each school, and learns that from the data. The data are simulated, so that the truth is known:
-partial pooling must come closer to it than each school's own average, and its 90% intervals must cover it about as often as they say.
+Test scores of pupils in many schools, some of them tiny. Taken by itself a school of four pupils can look best or worst
+by luck; taken all together the schools are all the same. A hierarchical model decides how far to believe each school,
+and learns that from the data. The data are simulated, so that the truth is known: partial pooling must come closer to
+it than each school's own average, and its 90% intervals must cover it about as often as they say.
 
-The model is written in the centred form, which makes a funnel where schools differ little; the fit finds out by itself whether that matters.
+The model is written in the centred form, which makes a funnel where schools differ little; the fit finds out by itself
+whether that matters.
 """
 
 import numpy as np

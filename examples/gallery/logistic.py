@@ -1,8 +1,9 @@
 """Logistic regression, and whether its probabilities are what they say
 
-569 breast tumours, five measurements of their cells each, benign or malignant (Wolberg, Street and Mangasarian 1993; the data come with scikit-learn). The model is
-fitted to two thirds in the units they come in and asked about the rest. A probability is calibrated if, of all tumours that are called malignant with 30%, about
-30% are; the posterior's average over coefficients is what keeps probabilities away from 0 and 1 where the data do not say so.
+569 breast tumours, five measurements of their cells each, benign or malignant (Wolberg, Street and Mangasarian 1993;
+the data come with scikit-learn). The model is fitted to two thirds in the units they come in and asked about the rest.
+A probability is calibrated if, of all tumours that are called malignant with 30%, about 30% are; the posterior's
+average over coefficients is what keeps probabilities away from 0 and 1 where the data do not say so.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
 """A mixture with latent labels, fitted by values of log p alone
 
-Points of three groups; which one a point belongs to is a discrete latent of its own. No gradient goes through a label: the fit looks at values of log p under every
-label. For this model coordinate ascent has updates in closed form, and its best of 20 starts is the highest ELBO that the approximation can have: the fit, which
-knows nothing of that, must come within half a nat of it, and put nearly all points where they came from.
+Points of three groups; which one a point belongs to is a discrete latent of its own. No gradient goes through a label:
+the fit looks at values of log p under every label. For this model coordinate ascent has updates in closed form, and its
+best of 20 starts is the highest ELBO that the approximation can have: the fit, which knows nothing of that, must come
+within half a nat of it, and put nearly all points where they came from.
 """
 
 from itertools import permutations

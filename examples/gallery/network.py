@@ -1,8 +1,9 @@
 """A Bayesian network: a curve, and where it is not known
 
-A small neural network with priors on its weights, fitted to points with a gap between them. Its weights mean nothing by themselves, and their posterior has many
-modes, most of them copies of each other with units swapped: the fit is told not to look for them. What is asked for is the curve, with intervals that are wider where
-there were no points. Simulated, so that the truth is known.
+A small neural network with priors on its weights, fitted to points with a gap between them. Its weights mean nothing by
+themselves, and their posterior has many modes, most of them copies of each other with units swapped: the fit is told
+not to look for them. What is asked for is the curve, with intervals that are wider where there were no points.
+Simulated, so that the truth is known.
 """
 
 import numpy as np

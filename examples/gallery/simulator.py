@@ -1,8 +1,9 @@
 """A black-box simulator: an epidemic in a boarding school
 
-Boys in bed with influenza, by day, among 763 in an English boarding school in 1978 (British Medical Journal, 4 March 1978). The model is a program: it steps susceptible,
-infected and recovered through two weeks, and Poisson counts tie it to the data. Nothing of it is differentiated; the fit uses its values, many
-at a time. With two unknowns the posterior can also be summed over a grid, and is compared with that.
+Boys in bed with influenza, by day, among 763 in an English boarding school in 1978 (British Medical Journal, 4 March
+1978). The model is a program: it steps susceptible, infected and recovered through two weeks, and Poisson counts tie it
+to the data. Nothing of it is differentiated; the fit uses its values, many at a time. With two unknowns the posterior
+can also be summed over a grid, and is compared with that.
 """
 
 import numpy as np
