@@ -1,9 +1,9 @@
 """A million rows, a thousand at a time
 
-A regression on a million rows. The plate has a subsample size, so that the fit looks at a thousand rows at a time; one
-gradient on all of them, now and then, takes most of the minibatches' noise off, and the ELBO at the end is that of all
-rows. With the noise known the posterior is a Gaussian in closed form: every mean must be within a third of its
-posterior sd, which is a few thousandths here.
+A regression on a million rows. The plate has a subsample size, so that the fit looks at a thousand rows at a time. The
+start climbs on all of them, one gradient on all, now and then, takes most of the minibatches' noise off, and the ELBO at
+the end is that of all rows. With the noise known the posterior is a Gaussian in closed form: every mean must be within a
+third of its posterior sd, which is a few thousandths here.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def main(small=False):
     mean, sd = covariance @ X.T @ y, np.sqrt(np.diag(covariance))
     w = fit.sample(2000)["w"]
     off, ratio = np.abs(w.mean(0) - mean) / sd, w.std(0) / sd
-    print(f"{n:,} rows, {fit.num_steps:,} looks at a thousand of them; run in {fit.seconds.run:.1f} s")
+    print(f"{n:,} rows, {fit.num_steps:,} draws looked at a thousand each; {fit.seconds.run:.1f} s without compiling")
     print(f"means off by at most {off.max():.2f} posterior sd, sds {ratio.min():.2f} to {ratio.max():.2f} times exact ones")
     assert off.max() < 0.33
     assert ratio.min() > 0.8 and ratio.max() < 1.25

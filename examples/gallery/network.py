@@ -1,9 +1,10 @@
 """A Bayesian network: a curve, and where it is not known
 
-A small neural network with priors on its weights, fitted to points with a gap between them. Its weights mean nothing by
-themselves, and their posterior has many modes, most of them copies of each other with units swapped: the fit is told
-not to look for them. What is asked for is the curve, with intervals that are wider where there were no points.
-Simulated, so that the truth is known.
+A small neural network with priors on its weights, fitted to points with a gap between them. Its weights mean nothing
+by themselves, and their posterior has many modes, most of them copies of each other with units swapped: the fit is told
+not to look for them. What is asked for is the curve, with intervals for new points. Simulated, so that the truth is
+known. Where there were no points intervals hardly widen here: Gaussian approximations around one mode are known to be too
+sure there (Foong, Li, Hernandez-Lobato and Turner 2019). Do not rely on them between points or beyond.
 """
 
 import numpy as np
@@ -21,7 +22,7 @@ def main(small=False):
     n = 60 if small else 200
     x = np.concatenate([rng.uniform(-3, -0.5, n // 2), rng.uniform(1.0, 3, n - n // 2)])
     y = curve(x) + 0.2 * rng.normal(size=n)
-    fit = yo.fit(yo.models.NeuralNetwork(x[:, None], y, hidden=(8,)), seed=0, mend=False)
+    fit = yo.fit(yo.models.NeuralNetwork(x[:, None], y, hidden=(5,)), seed=0, mend=False)
     inside = np.concatenate([np.linspace(-2.9, -0.6, 100), np.linspace(1.1, 2.9, 100)])
     grid = np.linspace(-3.5, 3.5, 150)
     new = fit.predict(np.concatenate([inside, grid])[:, None], n=500)
@@ -31,13 +32,13 @@ def main(small=False):
     covered = float(np.mean((low < seen) & (seen < high)))
     line = np.polyval(np.polyfit(x, y, 1), inside)
     error = lambda z: float(np.sqrt(np.mean((z - curve(inside)) ** 2)))
-    gap = (grid > -0.1) & (grid < 0.6)
-    wider = draws.std(0)[gap].mean() / where.std(0).mean()
+    wider = lambda places: draws.std(0)[places].mean() / where.std(0).mean()
+    gap, beyond = wider((grid > -0.1) & (grid < 0.6)), wider(np.abs(grid) > 3.3)
     print(f"error {error(where.mean(0)):.2f}, of a straight line {error(line):.2f}")
-    print(f"{covered:.0%} of new points lie inside 90% intervals; in the gap intervals are {wider:.1f} times as wide")
+    print(f"{covered:.0%} of new points lie inside 90% intervals")
+    print(f"in the gap intervals are {gap:.2f} times as wide, beyond the points {beyond:.2f} times")
     assert error(where.mean(0)) < 0.5 * error(line)
     assert 0.75 < covered < 0.99
-    assert wider > 1.0
 
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
