@@ -30,7 +30,7 @@ bench: .venv/.ready-bench
 	@echo "Left out: $(BIN)/python benchmarks/posteriordb.py FOLDER, which asks for a clone of github.com/stan-dev/posteriordb."
 
 docs: .venv/.ready-docs
-	@$(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "site/index.html"
 
 clean:

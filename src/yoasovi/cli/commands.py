@@ -283,7 +283,7 @@ def compare(
         print_rows(terminal, rows, best, seeds)
         print_notes(terminal, footnotes(model, rows, best, restarts, seeds))
         if said := conclusions(rows):
-            print("\n".join(["", *said]))
+            terminal.print("", *said, sep="\n", highlight=False, markup=False)
         sys.stdout.flush()
     written = None
     if report_ is not None:
