@@ -130,7 +130,10 @@ def test_the_reference_has_every_public_name():
         assert hasattr(importlib.import_module(module), name), path
 
 
-def test_every_measurement_is_on_the_page_of_measurements():
+def test_every_measurement_is_on_the_page_of_measurements_and_has_its_script():
     listed = (ROOT / "docs" / "measured.md").read_text()
     for path in (ROOT / "benchmarks" / "results").glob("*.md"):
         assert f"benchmarks/results/{path.name}" in listed, path.name
+    for text in TEXTS:
+        for script in re.findall(r"python (benchmarks/\w+\.py)", text.read_text()):
+            assert (ROOT / script).is_file(), (name(text), script)
