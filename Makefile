@@ -3,18 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench docs clean
 
 help:
-	@echo "make demo    the default, ADVI and the paper's method on a real posterior: a table, verdicts, a report"
+	@echo "make demo    the default, ADVI and the paper's method on a line in raw units: a table, what to conclude, a report"
 	@echo "make test    the tests"
 	@echo "make check   ruff, mypy and the tests: what CI runs"
 	@echo "make bench   the benchmarks (long)"
+	@echo "make docs    the documents as a site, in site/ (some minutes: the gallery is run)"
 	@echo "make clean   remove .venv and caches"
 
 demo: .venv/.ready
 	@mkdir -p out
-	@$(BIN)/yoasovi compare eight-schools --methods yoasovi,advi,yoasovi-metropolis --report out/demo.html
+	@$(BIN)/yoasovi compare women --methods yoasovi,advi,yoasovi-metropolis --report out/demo.html
 
 test: .venv/.ready
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -28,8 +29,12 @@ bench: .venv/.ready-bench
 	@set -e; for file in $(filter-out %/posteriordb.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(BIN)/python $$file; done
 	@echo "Left out: $(BIN)/python benchmarks/posteriordb.py FOLDER, which asks for a clone of github.com/stan-dev/posteriordb."
 
+docs: .venv/.ready-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf site .venv .mypy_cache .pytest_cache .ruff_cache
 
 # Stamps: installed again when pyproject.toml changes.
 .venv/.ready: pyproject.toml
@@ -37,6 +42,10 @@ clean:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing into .venv (the first time takes a minute or two) ..."
 	@$(PIP) --editable ".[dev]"
+	@touch $@
+
+.venv/.ready-docs: .venv/.ready
+	@$(PIP) --editable ".[dev,docs]"
 	@touch $@
 
 .venv/.ready-bench: .venv/.ready

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,13 @@ from yoasovi import Model
 from yoasovi.answer.result import Fit
 from yoasovi.cli import app, commands, models
 from yoasovi.cli.models import BUILT_INS, find_model
+from yoasovi.cli.runs import Row
 from yoasovi.cli.settings import parse_setting
-from yoasovi.cli.tables import number
+from yoasovi.cli.tables import conclusions, number
 from yoasovi.draws import Halton
 from yoasovi.methods import METHODS
 from yoasovi.tempering import Constant, Linear, Logarithmic, Warmup
+from yoasovi.verdict.diagnostics import Estimate
 
 ROOT = Path(__file__).parents[1]
 QUICK = ["--method", "advi", "--max-steps", "300"]
@@ -277,6 +280,31 @@ def test_compare_runs_methods_that_need_gradients_with_the_labels_summed_out():
     for word in ("a lucky one", "fresh draws", "coordinate ascent", "the paper's, raw and clipped, for yoasovi-metropolis",
                  "For advi the labels are summed out"):  # fmt: skip
         assert word in " ".join(text.split())
+
+
+def test_compare_says_in_a_sentence_on_each_method_what_to_conclude():
+    text = run("compare", "women", "--methods", "advi,yoasovi,yoasovi-metropolis", "--seed", 1).stdout
+    assert max(map(len, text.splitlines())) <= 120
+    said = re.search(r"^(advi: .*?)^(yoasovi: .*?)^(yoasovi-metropolis: .*)", text, re.DOTALL | re.MULTILINE)
+    advi, own, paper = (" ".join(x.split()) for x in said.groups())
+    assert own == "yoasovi: nearest to the posterior of these."
+    nats = r": ([\d.,]+) nats further from the posterior than yoasovi when its steps ran out"
+    assert float(re.search(nats, advi).group(1)) > 10 and advi.endswith(": do not use it.")
+    assert re.search(nats + r", though it reports an ELBO of -[\d.,]+: do not use it\.$", paper)
+
+
+def test_methods_that_are_as_good_are_said_to_be_and_other_bounds_are_not_compared(conjugate):
+    fit = yo.fit(conjugate.model, mend=False)
+    near = replace(fit, elbo=Estimate(fit.elbo.value - 0.05, fit.elbo.se))
+    below = replace(fit, elbo=Estimate(fit.elbo.value - 0.5, fit.elbo.se))
+    rows = [Row(name, [x], [None]) for name, x in {"yoasovi": fit, "advi": near, "mcvi": below}.items()]
+    rows += [Row("qmcvi", reason="it cannot")]
+    said = conclusions(rows)
+    assert said[1] == "advi: as near to the posterior as yoasovi, as far as these draws can tell."
+    assert said[2] == "mcvi: 0.50 nats further from the posterior than yoasovi: prefer yoasovi."
+    assert len(said) == 3 and conclusions(rows[:1]) == []
+    latent = yo.fit(find_model("mixture-2-2"), max_steps=32)
+    assert len(conclusions([*rows[:2], Row("bbvi-rb", [latent], [None])])) == 2
 
 
 def test_compare_in_a_narrow_terminal_gives_two_tables_that_fit(monkeypatch):

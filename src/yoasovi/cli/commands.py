@@ -32,7 +32,7 @@ from yoasovi.cli.runs import (
     write_report,
 )
 from yoasovi.cli.settings import check_method, read_settings
-from yoasovi.cli.tables import console, footnotes, print_notes, print_rows
+from yoasovi.cli.tables import conclusions, console, footnotes, print_notes, print_rows
 
 app = typer.Typer(cls=OneLineErrors, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -292,6 +292,8 @@ def compare(
         terminal = console()
         print_rows(terminal, rows, best, seeds)
         print_notes(terminal, footnotes(model, rows, best, restarts, seeds))
+        if said := conclusions(rows):
+            terminal.print("", *said, sep="\n", highlight=False, markup=False)
         sys.stdout.flush()
     written = None
     if report_ is not None:
@@ -301,7 +303,7 @@ def compare(
         found = {"model": model, "optimum": best, "methods": [x for row in rows for x in row.as_json(best)]}
         print(json.dumps(found if written is None else {**found, "report": str(written[0])}))
     elif written is not None:
-        print("\n".join(["", *written[1], f"Report: {written[0]}"]))
+        print("\n".join(["", "Verdicts", *written[1], f"Report: {written[0]}"]))
 
 
 @app.command()

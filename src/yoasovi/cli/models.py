@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BUILT_INS = (
     "mixture-2-2", "mixture-2-3", "mixture-3-4", "eight-schools", "eight-schools-centered", "linear", "logistic", "poisson",
-    "hierarchical", "network",
+    "hierarchical", "network", "women",
 )  # fmt: skip
 
 
@@ -61,6 +61,10 @@ def _built_in(name: str, form: str, prior_scale: float | None = None) -> Model:
         return models.HierarchicalNormal(effects, sd=errors, centered=name.endswith("centered"))
     if name == "network":
         return models.NeuralNetwork(*simulate.network(), hidden=(5,))
+    if name == "women":  # average weights in pounds by height in inches: The World Almanac and Book of Facts, 1975
+        pounds = np.array([115.0, 117, 120, 123, 126, 129, 132, 135, 139, 142, 146, 150, 154, 159, 164])
+        height = {"height": np.arange(58.0, 73.0)}
+        return models.LinearRegression(height, pounds, 500.0, autoscale=False, noise_prior="half_normal", noise_scale=20.0)
     make: dict[str, Callable[..., Model]] = {
         "linear": models.LinearRegression, "logistic": models.LogisticRegression, "poisson": models.PoissonRegression,
         "hierarchical": models.HierarchicalNormal,

@@ -147,6 +147,42 @@ def footnotes(model: str, rows: list[Row], optimum: float | None, restarts: int,
     return notes
 
 
+def conclusions(rows: list[Row]) -> list[str]:
+    """Say in a sentence on each method what to conclude; the difference of two ELBOs is that of two KL divergences."""
+    told: dict[str, str] = {}
+    forms: dict[bool, list[Row]] = {}
+    for row in rows:
+        if not row.reason:  # labels that are summed out make another bound, not to be compared
+            forms.setdefault(bool(row.fits[0].model.density.local_sites), []).append(row)
+    for same in forms.values():
+        elbos = {row.method: _elbo(row) for row in same}
+        best = max(elbos, key=lambda name: elbos[name][0])
+        for row in same if len(same) > 1 else ():
+            told[row.method] = _conclusion(row, best, elbos[best], elbos[row.method])
+    return [f"{row.method}: {told[row.method]}" for row in rows if row.method in told]
+
+
+def _conclusion(row: Row, best: str, top: tuple[float, float], own: tuple[float, float]) -> str:
+    if row.method == best:
+        return "nearest to the posterior of these."
+    gap = top[0] - own[0]
+    if not gap > max(0.1, 2.0 * math.hypot(top[1], own[1])):
+        return f"as near to the posterior as {best}, as far as these draws can tell."
+    reported = fmean(f.reported_elbo for f in row.fits)
+    lucky = f", though it reports an ELBO of {number(reported)}" if reported - own[0] > 1.0 and row.method in LUCKY else ""
+    limit = " when its steps ran out" if row.limited else ""
+    use = "do not use it" if gap > 1.0 else f"prefer {best}"
+    return f"{number(gap)} nats further from the posterior than {best}{limit}{lucky}: {use}."
+
+
+def _elbo(row: Row) -> tuple[float, float]:
+    """Give the ELBO on fresh draws and its standard error; over seeds, that of their mean."""
+    values = [f.elbo.value for f in row.fits]
+    if len(values) == 1:
+        return values[0], row.fits[0].elbo.se
+    return fmean(values), stdev(values) / math.sqrt(len(values))
+
+
 def print_notes(console: Console, notes: list[str]) -> None:
     """Print footnotes, one after the other."""
     for note in notes:
