@@ -50,7 +50,7 @@ def weights_of(estimator, sample_weight: Any, X: np.ndarray) -> np.ndarray:
     return weight
 
 
-class Rows(NamedTuple):
+class EqualRows(NamedTuple):
     """Distinct rows in a fixed order, filled up with zeros; those of weight 0 last."""
 
     arrays: list[np.ndarray]
@@ -59,7 +59,7 @@ class Rows(NamedTuple):
     given: int  # how many rows the user gave
 
 
-def prepared(weight: np.ndarray, *arrays: np.ndarray) -> Rows:
+def prepared(weight: np.ndarray, *arrays: np.ndarray) -> EqualRows:
     """Merge equal rows, so that a weight and as many repeated rows give the same answer to the last digit, and fill up."""
     own = np.unique(np.column_stack(arrays), axis=0, return_inverse=True)[1].ravel()
     total = np.bincount(own, weight)
@@ -67,7 +67,7 @@ def prepared(weight: np.ndarray, *arrays: np.ndarray) -> Rows:
     own = place[own]
     first = np.unique(own, return_index=True)[1]
     *out, counts, places = filled(len(own), *(x[first] for x in arrays), np.bincount(own, weight), own)
-    return Rows(out, counts, places, len(own))
+    return EqualRows(out, counts, places, len(own))
 
 
 def filled(rows: int, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -110,7 +110,7 @@ class GivenStart:
         return {k: jnp.asarray(v) for k, v in self.point.items()}
 
 
-def weighted(model: Model, log_likelihood: Callable, rows: Rows) -> Model:
+def weighted(model: Model, log_likelihood: Callable, rows: EqualRows) -> Model:
     """Give the model with this likelihood, its rows weighted."""
     data, count = {"rows": model.data, "weight": rows.weight, "own": rows.own}, rows.given
     return replace(

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from yoasovi.errors import check
 from yoasovi.model import Params
 from yoasovi.models import GaussianMixture
-from yoasovi.sklearn.common import DRAWS, GivenStart, Rows, Unit, filled, fit_estimator, report, weighted, whole
+from yoasovi.sklearn.common import DRAWS, EqualRows, GivenStart, Unit, filled, fit_estimator, report, weighted, whole
 
 
 class BayesianGaussianMixture(DensityMixin, BaseEstimator):
@@ -74,7 +74,7 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         )  # fmt: skip
         again = self.warm_start and hasattr(self, "means_") and self.means_.shape == (k, X.shape[1])
         start = self._last(unit) if again else Clusters(Z, k)
-        model = replace(weighted(model, model.log_likelihood, Rows([rows], weight, own, len(X))), start=start)
+        model = replace(weighted(model, model.log_likelihood, EqualRows([rows], weight, own, len(X))), start=start)
         fit = fit_estimator(self, model, 1 if again else starts)
         self._keep(fit.sample(DRAWS, corrected=False), unit)  # uncorrected: draws of one labelling of the components
         report(self, fit, -len(X) * np.log(unit.scale).sum())
