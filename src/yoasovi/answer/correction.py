@@ -15,9 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from yoasovi.answer.warped import Warped
 from yoasovi.verdict.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO, _DIRECTIONS = 30, 3
+_KERNELS_ALONE, _WARPED_UP_TO = 3, 200  # dimensions between which one parameter may lead others
 _SHAPE_UP_TO = 500  # dimensions; above, directions cost more than they tell, and only draws of q are weighted
 _NUMBERS = 2**24  # of noise in a round
 _CENTRES, _ROUNDS = 500, 6
@@ -48,30 +50,46 @@ class Pool(NamedTuple):
         return self.eps[rng.permutation(chosen)]
 
 
-def pool(log_ratio: Callable[[np.ndarray], np.ndarray], dim: int, size: int, rng: np.random.Generator) -> Pool:
+def pool(
+    log_ratio: Callable[[np.ndarray], np.ndarray], dim: int, size: int, rng: np.random.Generator,
+    axes: np.ndarray | None = None, growth: int = 1,
+) -> Pool:  # fmt: skip
     """Gather weighted draws round by round, until they are worth `size` independent ones or enough was spent.
 
-    `log_ratio` gives log p - log q at eps, shape (n, dim) to (n,).
+    `log_ratio` gives log p - log q at eps, shape (n, dim) to (n,). `axes` (dim, dim) turns eps into parameters in units of
+    their sds, if that can be had. Rounds after the first are `growth` times as large where q's weights are not even.
     """
     each = min(max(int(_EACH * size), 2000), max(_NUMBERS // dim, size))
     shapes = dim <= _SHAPE_UP_TO
     eps, ratios = np.empty((0, dim)), np.empty(0)
     laws: list[Law] = []
+    sizes: list[int] = []
     densities: list[np.ndarray] = []  # of every law so far, at every draw so far
     gathered, easy = Pool(eps, ratios), False
     for _ in range(_ROUNDS):
-        law, more = _kernels(gathered, each, rng) if laws and shapes else _around_q(dim, each, rng)
+        n = each if not laws or easy else growth * each
+        law, more = _learned(gathered, n, rng, axes) if laws and shapes else _around_q(dim, n, rng)
         densities = [np.concatenate([old, past(more)]) for old, past in zip(densities, laws, strict=True)]
         eps, ratios = np.concatenate([eps, more]), np.concatenate([ratios, log_ratio(more)])
         laws.append(law)
+        sizes.append(n)
         densities.append(law(eps))
-        # All rounds have the same size, so the mixture of all that was drawn is the plain mean of the laws.
-        gathered = Pool(eps, importance_weights(ratios - logsumexp(densities, axis=0)))
+        drawn = logsumexp(np.stack(densities) + np.log(sizes)[:, None], axis=0)  # the mixture of all that was drawn
+        gathered = Pool(eps, importance_weights(ratios - drawn))
         if len(laws) == 1:
             easy = gathered.effective_size > _EASY * each
         if gathered.effective_size >= size and (easy or not shapes or len(laws) >= _LEAST):
             break
     return gathered
+
+
+def _learned(so_far: Pool, n: int, rng: np.random.Generator, axes: np.ndarray | None) -> tuple[Law, np.ndarray]:
+    """Give a law of the pool's shape, and n draws from it."""
+    dim = so_far.eps.shape[1]
+    if dim <= _KERNELS_ALONE or axes is None or dim > _WARPED_UP_TO:
+        return _kernels(so_far, n, rng)
+    law = Warped.of(*so_far, axes, rng)
+    return law, law.draw(n, rng)
 
 
 def _around_q(dim: int, n: int, rng: np.random.Generator) -> tuple[Law, np.ndarray]:

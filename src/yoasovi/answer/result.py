@@ -18,7 +18,7 @@ from yoasovi.answer.correction import KERNELS_UP_TO, Pool, pool
 from yoasovi.answer.long_pool import LONG, LongPool, long_pool
 from yoasovi.display import table
 from yoasovi.errors import check, positive_integer
-from yoasovi.families import Gaussian, Share
+from yoasovi.families import Arrow, Gaussian, Share
 from yoasovi.kernels import kernels_of
 from yoasovi.kernels.looks import PartKernels
 from yoasovi.kernels.programs import Clock, Stages
@@ -225,8 +225,16 @@ class Fit:
                 hub = self.family.hub(self._noise_size)
                 self._pools[size] = long_pool(log_ratio, self._noise_size, size, self.seed, hub)
             else:
-                self._pools[size] = pool(log_ratio, self._noise_size, size, stream(self.seed, Purpose.CORRECTION))
+                rng, growth = stream(self.seed, Purpose.CORRECTION), 2 if self.kernels.cheap else 1
+                self._pools[size] = pool(log_ratio, self._noise_size, size, rng, self._axes(), growth)
         return self._pools[size]
+
+    def _axes(self) -> np.ndarray | None:
+        """Give what turns q's noise into parameters in units of their sds under q, where noise is one number for each."""
+        frame = self.family.frame(self.lane)[1][0]
+        if self._noise_size != self.model.density.dim or isinstance(self.family, Arrow):
+            return None
+        return np.eye(len(frame)) if frame.ndim == 1 else frame / np.linalg.norm(frame, axis=1, keepdims=True)
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior means on the constrained scale; those of all draws of the chains after `refine`."""
