@@ -164,6 +164,8 @@ class Thresholds:
     correlation, funnel
         Missed partial correlation; relative change of one parameter's precision over one sd of another (usable from; told
         from half of it).
+    neck
+        Share of the posterior in the tails of a parameter that scales follow, beyond what the draws have of it.
     prior
         How many sds a parameter may lie from where its normal prior would let one expect it, if the prior also moves it
         (usable from); more where there are so many parameters that chance alone would bring one as far.
@@ -185,5 +187,6 @@ class Thresholds:
     resolution: tuple[float, float] = (0.1, 1.0)
     correlation: float = 0.2
     funnel: float = 0.5
+    neck: tuple[float, float] = (0.01, 0.03)
     prior: float = 3.0
     min_steps: int = 1000

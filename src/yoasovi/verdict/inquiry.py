@@ -21,6 +21,7 @@ from yoasovi.verdict.diagnostics import Estimate, effective_size
 from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict, found, state_of
 from yoasovi.verdict.given import GivenDraws, Off
 from yoasovi.verdict.landscape import FULL_UP_TO
+from yoasovi.verdict.neck import tails
 from yoasovi.verdict.prior import expected
 from yoasovi.verdict.refined import refined_findings
 
@@ -92,6 +93,7 @@ class _Inquiry:
         self.fine = False  # and agreed with it,
         self.off = False  # or surely did not
         self.seen: looks.Search | None = None
+        self.given: GivenDraws | None = None
 
     def everything(self) -> Iterator[Finding]:
         gaussian = isinstance(self.fit.family, Gaussian) and bool(np.isfinite(self.fit.elbo.value))
@@ -106,7 +108,7 @@ class _Inquiry:
             seen = looks.wide(self.fit, self.axes, self.effort.draws, self.seed)
             self._spend(seen)
             self.log_evidence, self.far = seen.log_evidence.value, seen.far
-            given = GivenDraws(self.fit)
+            given = self.given = GivenDraws(self.fit)
             yield from self.answer(seen, given)
             yield from self.outside(seen, given)
         if scores is not None and len(scores.eps) >= 32:
@@ -205,7 +207,7 @@ class _Inquiry:
     def _shift(self, off: Off, how: str) -> Finding:
         usable, poor = self.limits.shift
         sure = off.value - 2.5 * off.error
-        grade = "poor" if sure > poor else "usable" if sure > usable or off.value + off.error > usable else "good"
+        grade = "good" if off.value + off.error <= usable else "poor" if off.value - 2.0 * off.error > poor else "usable"
         against = sure > usable
         state = FINE if grade == "good" else AGAINST if against else UNKNOWN
         text = {
@@ -293,8 +295,22 @@ class _Inquiry:
         deep = abs(value) > self.limits.funnel
         # Where the draws are seen to be off as well, or may be in one that is surely deep, its neck hides more than is seen.
         surely = abs(value) - 2.0 * error > self.limits.funnel
-        poor = self.off or (surely and self.sure and not self.fine)
-        return say("poor" if poor else "usable" if deep else "good", text, state=AGAINST)
+        missed = self._neck(pair[0])
+        usable, bad = self.limits.neck
+        if missed > usable:
+            text += f" About {missed:.0%} of the posterior lies far out along {pair[0]}, where the draws you get hardly go."
+        poor = self.off or (surely and self.sure and not self.fine) or missed > bad
+        return say("poor" if poor else "usable" if deep or missed > usable else "good", text, state=AGAINST)
+
+    def _neck(self, name: str) -> float:
+        """Give the share of the posterior that the draws miss in the tails of a parameter; 0 where it cannot be told."""
+        if self.given is None or not self.effort.hessian:
+            return 0.0
+        seen = tails(self.fit, self.fit.model.free_names.index(name), self.given.theta)
+        if seen is None:
+            return 0.0
+        self._spend(seen)
+        return seen.missed
 
     def weights(self) -> Iterator[Finding]:
         """Importance weights of q's own draws; they cost a grade only where nothing better was to be had."""
