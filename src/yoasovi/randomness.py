@@ -52,6 +52,7 @@ class Purpose(IntEnum):
     MEND = 34  # a seed of its own for what mending looks at, so that the verdict looks elsewhere
     LEAP = 35  # where labels are started anew: (turn,)
     RECOVERY = 36  # latents that are summed out of log p
+    NECK = 38  # draws of all others, given the parameter that their scales follow
     GROUPS = 37  # moves that show which sites hang together
 
 

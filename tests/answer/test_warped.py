@@ -38,7 +38,7 @@ def test_a_law_that_bends_learns_a_funnel_and_knows_its_own_density(draws):
     assert abs(weights.mean() - 1.0) < 0.05  # so that its density is that of its draws
     assert weights.sum() ** 2 / (weights**2).sum() > 0.5 * len(x)
     plain = np.exp(funnel(rng.normal(size=x.shape), 3))
-    assert plain.sum() ** 2 / (plain**2).sum() < 0.05 * len(x)
+    assert plain.sum() ** 2 / (plain**2).sum() < 0.1 * len(x)
 
 
 def test_correction_follows_scales_that_depend_on_a_parameter():

@@ -187,6 +187,6 @@ class Thresholds:
     resolution: tuple[float, float] = (0.1, 1.0)
     correlation: float = 0.2
     funnel: float = 0.5
-    neck: tuple[float, float] = (0.01, 0.03)
+    neck: tuple[float, float] = (0.03, 0.08)
     prior: float = 3.0
     min_steps: int = 1000

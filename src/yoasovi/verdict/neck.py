@@ -1,7 +1,7 @@
 """The tails of one parameter, by Laplace's method over all others: where a funnel's neck is, draws and chains hardly go.
 
-Given the parameter that the scales of others follow, those others are nearly Gaussian. The height of log p and its curvature
-where they are best, at a row of places far out on either side, tell how much of the posterior lies there.
+Given the parameter that the scales of others follow, those others are nearly Gaussian: at a row of places far out on either
+side, where they are best and how log p bends there give a law for them, and weighted draws from it how much lies there.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 
 from yoasovi.climb import climb
+from yoasovi.randomness import Purpose, mirrored, stream
+from yoasovi.verdict.diagnostics import effective_size
 
 _PLACES = np.array([-8.0, -6.0, -4.5, -3.5, -2.5, -1.5, -0.75, 0.0, 0.75, 1.5, 2.5, 3.5, 4.5, 6.0])  # sds from the middle
 _TAIL = 1.5  # where a tail begins
 _STEP = 1e-5
+_DRAWS, _EVEN, _WIDER = 200, 0.05, 1.1  # draws at a place, share of them that must count, and how much wider their law is
 
 
 class Tails(NamedTuple):
@@ -23,7 +26,7 @@ class Tails(NamedTuple):
 
     missed: float
     num_gradients: int
-    num_values: int = 0
+    num_values: int
 
 
 def tails(fit: Any, leader: int, theta: np.ndarray) -> Tails | None:
@@ -52,28 +55,38 @@ def tails(fit: Any, leader: int, theta: np.ndarray) -> Tails | None:
     there = look(moved.reshape(-1, z.shape[1]))[1].reshape(moved.shape)
     curvature = -(there - here[:, None])[:, :, others] / _STEP
     spent = int(found.gradients.sum()) + len(here) * (1 + len(others))
-    heights = np.array([_mass(*x) for x in zip(found.height, here[:, others], curvature, strict=True)])
-    inside = np.abs(_PLACES) <= 1.0
-    if not np.isfinite(heights[inside]).all() or np.isfinite(heights).sum() < len(heights) - 3:
+    noise = mirrored(stream(fit.seed, Purpose.NECK), _DRAWS, len(others))
+    heights = np.full(len(_PLACES), -np.inf)
+    for i, (top, slope, bend) in enumerate(zip(found.top, here[:, others], curvature, strict=True)):
+        law = _around(top[others], slope, bend)
+        if law is None:
+            continue
+        points = np.tile(top, (_DRAWS, 1))
+        points[:, others] = law[0] + noise @ law[1].T
+        value = fit.kernels.heights(middle + scale * points) + 0.5 * (noise**2).sum(1)
+        weights = np.exp(np.where(np.isfinite(value), value, -np.inf) - np.max(value[np.isfinite(value)], initial=-np.inf))
+        if effective_size(weights / weights.sum()) > _EVEN * _DRAWS:
+            heights[i] = np.log(weights.mean()) + np.max(value[np.isfinite(value)]) + law[2]
+    inside = np.abs(_PLACES) <= _TAIL
+    if not np.isfinite(heights[inside]).all() or np.isfinite(heights).sum() < len(heights) - 4:
         return None
     known = np.isfinite(heights)
     fine = np.linspace(_PLACES[known][0], _PLACES[known][-1], 500)
-    density = np.exp(CubicSpline(_PLACES[known], heights[known] - heights[inside].max())(fine))
+    density = np.exp(CubicSpline(_PLACES[known], heights[known] - heights[known].max())(fine))
     missed = 0.0
     for side in (-1.0, 1.0):
         held = density[side * fine > _TAIL].sum() / density.sum()
         missed += max(float(held) - float(np.mean(side * z[:, leader] > _TAIL)), 0.0)
-    return Tails(missed, spent)
+    return Tails(missed, spent, _DRAWS * len(_PLACES))
 
 
-def _mass(height: float, slope: np.ndarray, curvature: np.ndarray) -> float:
-    """Give the logarithm of what lies around a maximum, up to a constant; minus infinity if it is none."""
-    if not (np.isfinite(height) and np.isfinite(curvature).all()):
-        return -np.inf
+def _around(top: np.ndarray, slope: np.ndarray, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray, float] | None:
+    """Give the law that log p has around a maximum, if it is one: mean, root of its covariance, log determinant of that."""
+    if not np.isfinite(curvature).all():
+        return None
     values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
     if values[0] <= 1e-8 * values[-1]:
-        return -np.inf
-    more = 0.5 * float(np.sum((vectors.T @ slope) ** 2 / values))
-    if more > 1.0 + 0.1 * len(slope):  # the climb was cut on its way
-        return -np.inf
-    return float(height + more - 0.5 * np.log(values).sum())
+        return None
+    root = _WIDER * vectors / np.sqrt(values)
+    volume = len(top) * np.log(_WIDER) - 0.5 * np.log(values).sum()
+    return top + vectors @ ((vectors.T @ slope) / values), root, float(volume)
