@@ -27,7 +27,11 @@ sd over that of a long run of NUTS. *NUTS quality*: every mean within {MEAN} sd,
 10%. *To a nat* is the time (cold, warm) to within 1 nat of the best ELBO that any row of the same family reached on the
 posterior. SVI is looked at after {", ".join(f"{x:,}" for x in MARKS)} steps, and its answer is the one after
 {STEPS:,}: these times are those of somebody who knew when to stop, which SVI does not say. Rows that are not looked at
-along the way have the time of their end, `yoasovi` too. Gradients of NUTS are those of the draws it kept."""
+along the way have the time of their end, `yoasovi` too. Gradients of NUTS are those of the draws it kept.
+
+Means and sds of `yoasovi` are those of `fit.sample`, importance-corrected where it does that by itself; of everything
+else, the paper's methods too, they are those of the answer's own draws (`multipathfinder` weighs its draws by PSIS, so
+it has no q and no ELBO)."""
 
 
 def write(out: Path) -> list[Table]:
@@ -48,7 +52,7 @@ def write(out: Path) -> list[Table]:
         "## Every posterior", *(_of_posterior(name, rows, found["references"]) for name in _names(rows)),
     ]  # fmt: skip
     write_file(out.with_name(out.name + ".md"), "\n\n".join(part.strip() for part in parts if part.strip()) + "\n")
-    notes = (*_in_short(rows, raced), *in_front, *_not_run(found))
+    notes = (*_in_short(rows, raced), *in_front, *found["left_out"], *_failed(rows))
     return [short, Table(beside.title, beside.head, beside.cells, notes, beside.wide)]
 
 
@@ -165,13 +169,16 @@ def _of_posterior(name: str, rows: list[Row], references: dict[str, Row]) -> str
 
 
 def _not_run(found: dict[str, Any]) -> list[str]:
-    failed = [f"{row['problem']}, {row['method']}: {row['error']}" for row in found["rows"] if "error" in row]
-    names = _names(found["rows"])
-    left = [x for x in POSTERIORS if x not in names]
-    peers = [x for x in PEERS if x not in {row["method"] for row in found["rows"]}]
-    whole = [f"Posteriors not asked for: {', '.join(left)}."] if left else []
-    whole += [f"Methods not asked for, or not installed: {'; '.join(peers)}."] if peers else []
-    return [*found["left_out"], *whole, *(f"Failed: {x}" for x in failed)]
+    rows = found["rows"]
+    left = [x for x in POSTERIORS if x not in _names(rows)]
+    peers = [x for x in PEERS if x not in {row["method"] for row in rows}]
+    whole = [f"Posteriors that have no row here: {', '.join(left)}."] if left else []
+    whole += [f"Methods that have no row here: {'; '.join(peers)}."] if peers else []
+    return [*found["left_out"], *whole, *_failed(rows)]
+
+
+def _failed(rows: list[Row]) -> list[str]:
+    return [f"Failed: {row['problem']}, {row['method']}: {row['error']}" for row in rows if "error" in row]
 
 
 def _figure(rows: list[Row], out: Path) -> bool:

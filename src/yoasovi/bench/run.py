@@ -34,7 +34,7 @@ LIMIT = 1800  # seconds that a row may take, both runs and what is said of them
 REFERENCE = "reference"
 
 
-class Plan(NamedTuple):
+class Lineup(NamedTuple):
     """What is run, and what is not and why."""
 
     tasks: list[Task]
@@ -83,7 +83,7 @@ def bench(
     return page.write(out)
 
 
-def planned(posteriors: tuple[str, ...], peers: tuple[str, ...], seed: int, quick: bool) -> Plan:
+def planned(posteriors: tuple[str, ...], peers: tuple[str, ...], seed: int, quick: bool) -> Lineup:
     """Give the rows to make; say what cannot be run here, once for each reason."""
     missing = {PEERS[x].library for x in peers} | {POSTERIORS[x].needs for x in posteriors} - {""}
     missing = {name for name in missing if name and find_spec(name) is None}
@@ -106,7 +106,7 @@ def planned(posteriors: tuple[str, ...], peers: tuple[str, ...], seed: int, quic
     big = [x for x in there if POSTERIORS[x].dim > FULL_RANK_UP_TO]
     if big and any(PEERS[x].full_rank for x in peers):
         out.append(f"A full covariance beyond {FULL_RANK_UP_TO} dimensions: {', '.join(big)}.")
-    return Plan(tasks, [Task("bench", name, REFERENCE, (99,), settings) for name in there], out)
+    return Lineup(tasks, [Task("bench", name, REFERENCE, (99,), settings) for name in there], out)
 
 
 def _pymc_forms() -> set[str]:

@@ -36,7 +36,7 @@ class Target:
         return self._constrain(self._sites(flat))
 
 
-class Scores:
+class Scorer:
     """What is said of draws, all in double precision; made once per posterior."""
 
     def __init__(self, model: Callable[..., None], args: tuple[Any, ...]):

@@ -49,18 +49,18 @@ def _seconds(found: Found, before: float, begin: float) -> float:
 
 def _said_of(case: Case, found: Found, built: float, first: Found) -> Row:
     """Look at an answer: its ELBO on fresh draws, means, sds, verdict, and where it was along the way."""
-    from yoasovi.bench.target import Scores, moments
+    from yoasovi.bench.target import Scorer, moments
     from yoasovi.experiments.rows import finite
 
-    scores = Scores(case.model, case.args)
-    n = _DRAWS if scores.target.dim <= _WIDE else _DRAWS_IF_WIDE
-    names = case.posterior.compared or tuple(scores.target.latents)
+    scorer = Scorer(case.model, case.args)
+    n = _DRAWS if scorer.target.dim <= _WIDE else _DRAWS_IF_WIDE
+    names = case.posterior.compared or tuple(scorer.target.latents)
     row: Row = {"family": found.family, "values": found.values, "gradients": found.gradients, "note": found.note}
     elbo = found.elbo
     if found.draw is not None:
         theta, log_q = found.draw(_ELBO_DRAWS, _SCORING)
-        elbo = None if log_q is None else scores.elbo(theta, log_q)
-        draws = scores.constrained(found.draw(n, _SCORING + 1)[0])
+        elbo = None if log_q is None else scorer.elbo(theta, log_q)
+        draws = scorer.constrained(found.draw(n, _SCORING + 1)[0])
     else:
         assert found.sites is not None
         draws = found.sites(n)
@@ -68,7 +68,7 @@ def _said_of(case: Case, found: Found, built: float, first: Found) -> Row:
     row["mean"], row["sd"] = moments(draws, names)
     row["marks"] = []
     for cold, warm in zip(first.marks, found.marks, strict=True):
-        value = finite(scores.elbo(*warm.found.draw(_MARK_DRAWS, _SCORING))[0])
+        value = finite(scorer.elbo(*warm.found.draw(_MARK_DRAWS, _SCORING))[0])
         row["marks"].append([warm.steps, round(built + cold.seconds, 4), round(warm.seconds, 4), value])
     begin = time.perf_counter()
     row["verdict"] = None if found.verdict is None else found.verdict()
