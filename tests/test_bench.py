@@ -181,6 +181,8 @@ def test_wins_of_others_are_said():
     said = "\n".join(judged.wins(rows, judged.races(rows)))
     assert "PyMC fullrank ADVI ends 3.0 nats higher than the default" in said
     assert "NUTS takes 2.0 s from a cold start, the default 3.0 s" in said
+    failed = judged.judged([{"problem": "schools", "method": "yoasovi", "error": "late"}, *ROWS[1:]], REFERENCE)
+    assert judged.wins(failed, judged.races(failed)) == ["schools: the default gave no answer: late."]
     slower = judged.judged(ROWS, REFERENCE)
     assert "within a nat after 0.1 s (warm), `yoasovi` takes 0.2 s" in "\n".join(judged.wins(slower, judged.races(slower)))
 

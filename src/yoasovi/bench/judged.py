@@ -127,17 +127,20 @@ def wins(rows: list[Row], found: list[Race]) -> list[str]:
         mine = here.get(OURS)
         if mine is None:
             continue
+        if "error" in mine:
+            out.append(f"{name}: the default gave no answer: {mine['error']}.")
+            continue
         others = [row for peer, row in here.items() if not peer.startswith(OURS) and peer != GOLD]
-        above = [x for x in others if x.get("elbo") is not None and x["elbo"] > (mine.get("elbo") or -np.inf) + NAT]
-        if above:
+        mine_elbo = -np.inf if mine["elbo"] is None else mine["elbo"]
+        if above := [x for x in others if x.get("elbo") is not None and x["elbo"] > mine_elbo + NAT]:
             top = max(above, key=lambda x: x["elbo"])
-            gap = top["elbo"] - mine["elbo"] if mine.get("elbo") is not None else float("inf")
-            out.append(f"{name}: {top['method']} ends {gap:.1f} nats higher than the default.")
+            out.append(f"{name}: {top['method']} ends {top['elbo'] - mine_elbo:.1f} nats higher than the default.")
         if not mine.get("at_nuts") and (good := [x["method"] for x in others if x.get("at_nuts")]):
             out.append(f"{name}: at NUTS quality {_and(good)}, the default not.")
         if (nuts := here.get(GOLD)) and nuts.get("at_nuts"):
-            if nuts["cold_s"] < (mine_s := mine.get("cold_s", np.inf)):
-                out.append(f"{name}: NUTS takes {nuts['cold_s']:.1f} s from a cold start, the default {mine_s:.1f} s.")
+            if nuts["cold_s"] < mine["cold_s"]:
+                times = f"{nuts['cold_s']:.1f} s from a cold start, the default {mine['cold_s']:.1f} s"
+                out.append(f"{name}: NUTS takes {times}.")
             if not mine.get("at_nuts"):
                 out.append(f"{name}: NUTS is at its own quality, the default not.")
     for race in found:

@@ -205,6 +205,6 @@ def _figure(rows: list[Row], out: Path) -> bool:
         axis.set_visible(False)
     figure.supxlabel("seconds from a cold start", fontsize=8)
     figure.supylabel("largest error of a mean (posterior sds)", fontsize=8)
-    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(shown))
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(shown))
     drawing.save(figure, out / "bench")
     return True
