@@ -184,7 +184,12 @@ def test_wins_of_others_are_said():
     failed = judged.judged([{"problem": "schools", "method": "yoasovi", "error": "late"}, *ROWS[1:]], REFERENCE)
     assert judged.wins(failed, judged.races(failed)) == ["schools: the default gave no answer: late."]
     slower = judged.judged(ROWS, REFERENCE)
-    assert "within a nat after 0.1 s (warm), `yoasovi` takes 0.2 s" in "\n".join(judged.wins(slower, judged.races(slower)))
+    said = "\n".join(judged.wins(slower, judged.races(slower)))
+    first = "schools: SVI AutoMultivariateNormal, Adam 0.01 is within a nat of the best normal q after 0.1 s (warm)"
+    assert f"{first}, the default takes 0.2 s." in said and "(cold)" not in said
+    alike = judged.judged([*ROWS, made("yoasovi, full-rank", "full_rank", -30.0, 3.0, 0.2)], REFERENCE)
+    said = "\n".join(judged.wins(alike, judged.races(alike)))
+    assert "is within a nat after 9 s (cold), `yoasovi, full-rank` never gets there." in said
 
 
 # ---- the whole -------------------------------------------------------------------------------------------

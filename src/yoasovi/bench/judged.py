@@ -46,6 +46,12 @@ def top_elbo(row: Row) -> float | None:
     return max(known, default=None)
 
 
+def best_of(rows: list[Row], families: tuple[str, ...]) -> float | None:
+    """Give the highest ELBO that rows of these families reached."""
+    tops = [top for row in rows if group(row.get("family", "")) in families and (top := top_elbo(row)) is not None]
+    return max(tops, default=None)
+
+
 def reached(row: Row, bar: float) -> tuple[float | None, float | None]:
     """Give the cold and the warm time at which a row was within a nat of `bar` first; its end, where that is all we know."""
     ends = [[0, row.get("cold_s"), row.get("warm_s"), row.get("elbo")]]
@@ -105,8 +111,8 @@ def races(rows: list[Row]) -> list[Race]:
                 others = [row for row in others if row["family"] == what]
             if mine is None or not others:
                 continue
-            normal = [row for row in here if group(row.get("family", "")) in ((what,) if what in LIKE else LIKE)]
-            bar = max(top for row in normal if (top := top_elbo(row)) is not None)
+            bar = best_of(here, (what,) if what in LIKE else tuple(LIKE))
+            assert bar is not None  # SVI has one
             times = {row["method"]: reached(row, bar) for row in others}
             setting = min(times, key=lambda k: (times[k][1] is None, times[k][1] or 0.0))
             found.append(Race(name, what, round(bar, 3), reached(mine, bar), times[setting], setting))
@@ -143,15 +149,32 @@ def wins(rows: list[Row], found: list[Race]) -> list[str]:
                 out.append(f"{name}: NUTS takes {times}.")
             if not mine.get("at_nuts"):
                 out.append(f"{name}: NUTS is at its own quality, the default not.")
-    for race in found:
+        out += _sooner(name, mine, others, best_of(list(here.values()), tuple(LIKE)))
+    for race in [race for race in found if race.what in LIKE]:
         for warm in (True, False):
             ours, theirs, when = race.ours[warm], race.theirs[warm], "warm" if warm else "cold"
             if theirs is not None and (ours is None or ours > theirs):
                 said = "never gets there" if ours is None else f"takes {ours:.2g} s"
-                mine_name = LIKE.get(race.what, OURS)
-                out.append(
-                    f"{race.posterior}: {race.setting} is within a nat after {theirs:.2g} s ({when}), `{mine_name}` {said}."
-                )
+                who = f"`{LIKE[race.what]}` {said}"
+                out.append(f"{race.posterior}: {race.setting} is within a nat after {theirs:.2g} s ({when}), {who}.")
+    return out
+
+
+def _sooner(name: str, mine: Row, others: list[Row], bar: float | None) -> list[str]:
+    """Say who is within a nat of the best normal q sooner than the default."""
+    if bar is None:
+        return []
+    out = []
+    for warm in (True, False):
+        ours = reached(mine, bar)[warm]
+        times = {row["method"]: x for row in others if (x := reached(row, bar)[warm]) is not None}
+        ahead = sorted((x, peer) for peer, x in times.items() if ours is None or x < ours)
+        if ahead:
+            said = "never gets there" if ours is None else f"takes {ours:.2g} s"
+            more = f" ({len(ahead)} methods are sooner than the default)" if len(ahead) > 1 else ""
+            when = "warm" if warm else "cold"
+            first = f"{ahead[0][1]} is within a nat of the best normal q after {ahead[0][0]:.2g} s ({when})"
+            out.append(f"{name}: {first}, the default {said}{more}.")
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,14 +47,15 @@ def write(out: Path) -> list[Table]:
         "# How fast, and how good", _opening(found, out.name), "## In short", _listed(_in_short(rows, raced)),
         short.markdown(), "## Where others do better",
         _listed(in_front) or "Nowhere among these rows, by the measures below.",
-        "## What the figures mean", _MEANING, "## Time to within a nat, beside SVI", beside.markdown(),
+        "## What the figures mean", _MEANING,
+        *(["## Time to within a nat, beside SVI", beside.markdown()] if raced else []),
         *([f"![Mean error against cold seconds, by posterior]({out.name}/bench.svg)"] if figure else []),
         "## Not run", _listed(_not_run(found)) or "Everything was run.",
         "## Every posterior", *(_of_posterior(name, rows, found["references"]) for name in _names(rows)),
     ]  # fmt: skip
     write_file(out.with_name(out.name + ".md"), "\n\n".join(part.strip() for part in parts if part.strip()) + "\n")
     notes = (*_in_short(rows, raced), *in_front, *found["left_out"], *_failed(rows))
-    return [short, Table(beside.title, beside.head, beside.cells, notes, beside.wide)]
+    return [*([beside] if raced else []), replace(short, notes=notes)]
 
 
 def _listed(lines: list[str]) -> str:
