@@ -8,7 +8,7 @@ from pathlib import Path
 import yoasovi
 
 ROOT = Path(yoasovi.__file__).parent
-DOORS = ("numpyro", "pymc", "blackjax", "sklearn", "stan", "scale", "cli", "report", "experiments")
+DOORS = ("numpyro", "pymc", "blackjax", "sklearn", "stan", "scale", "cli", "report", "experiments", "bench")
 
 
 def modules():

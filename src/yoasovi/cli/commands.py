@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from yoasovi.cli.bench import bench
 from yoasovi.cli.data import given_data
 from yoasovi.cli.errors import OneLineErrors
 from yoasovi.cli.models import BUILT_INS, find_model
@@ -332,3 +333,4 @@ def report(
 
 
 app.command()(reproduce)
+app.command()(bench)

@@ -29,7 +29,7 @@ def reproduce(
     tables = run(what, out, quick=quick, seeds=seeds, sets=names, workers=workers, say=say)
     terminal = console()
     for table in tables:
-        terminal.print(_shown(table.narrow()))
+        terminal.print(shown(table.narrow()))
     for note in dict.fromkeys(note for table in tables for note in table.notes):
         terminal.print(note, style="dim", highlight=False, markup=False)
     whole = "all columns, the figures and every row"
@@ -37,15 +37,16 @@ def reproduce(
     terminal.print(f"Written: {whole} in {out}{page}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _shown(table):
+def shown(table):
+    """Give a table for the terminal."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, head in enumerate(table.head):
         text = i == 0 or head in ("method", "the paper", "what holds", "evidence")
-        shown.add_column(head, justify="left" if text else "right", overflow="fold", no_wrap=head == "method")
+        made.add_column(head, justify="left" if text else "right", overflow="fold", no_wrap=head == "method")
     for line in table.cells:
-        shown.add_row(*map(Text, line))  # as it is: brackets are no markup
-    return shown
+        made.add_row(*map(Text, line))  # as it is: brackets are no markup
+    return made

@@ -14,6 +14,7 @@ from typing import Any
 Row = dict[str, Any]
 _LIBRARIES = (
     "yoasovi", "jax", "jaxlib", "numpyro", "optax", "numpy", "scipy", "scikit-learn", "matplotlib", "pyclustering",
+    "blackjax", "pymc",
 )  # fmt: skip
 
 
@@ -28,18 +29,18 @@ def write(path: Path, content: str | bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def writable(out: Path) -> None:
+def writable(out: Path, owner: str = "reproduce") -> None:
     """Check that a folder can be written to; what was not there before is not there after."""
     there = out
     while not there.exists():
         there = there.parent
     if not there.is_dir():
-        raise ValueError(f"`out` of `reproduce` must be a folder; got {out}, and {there} is a file.")
+        raise ValueError(f"`out` of `{owner}` must be a folder; got {out}, and {there} is a file.")
     try:
         write(there / ".yoasovi-can-write", "")
         (there / ".yoasovi-can-write").unlink()
     except OSError as error:
-        rule = "`out` of `reproduce` must be a folder that can be written to"
+        rule = f"`out` of `{owner}` must be a folder that can be written to"
         raise ValueError(f"{rule}; got {out}: {error.strerror}.") from None
 
 
