@@ -35,7 +35,7 @@ def main(*options: str) -> None:
     print(f"| scikit-learn's class | ours | {' | '.join(COLUMNS)} |\n|---|---|{'---:|' * len(COLUMNS)}")
     rest, missing = [], set()
     for path, (ours, theirs, which) in FILES.items():
-        chosen = ("-k", which) if which else ()
+        chosen = ("-p", "sklearn.conftest", *(("-k", which) if which else ()))  # with its fixtures
         found = outcomes(ROOT / path, f"from yoasovi.sklearn import {ours} as {theirs}", *chosen, *options)
         kinds = Counter(kind_of(*what) for what in found.values())
         print(f"| {theirs} | {ours} | {' | '.join(str(kinds[k]) for k in COLUMNS)} |")
