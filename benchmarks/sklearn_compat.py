@@ -1,7 +1,8 @@
 """scikit-learn's own tests of the estimators that ours resemble, with ours in their place.
 
 `python benchmarks/sklearn_compat.py [pytest options]`. Most of what fails asks for settings that ours do not have (solvers,
-penalties, hyper-priors): those are counted apart, as different by design.
+penalties, hyper-priors) or refuse: those are counted apart, as different by design. So are attributes that ours do not have,
+which may be by design or missing: they are named.
 """
 
 import re
@@ -19,24 +20,28 @@ FILES = {
     "linear_model/_glm/tests/test_glm.py": ("BayesianPoissonRegression", "PoissonRegressor", "poisson"),
     "mixture/tests/test_bayesian_mixture.py": ("BayesianGaussianMixture", "BayesianGaussianMixture", ""),
 }
-OTHER_SETTINGS = re.compile(r"unexpected keyword argument|Invalid parameter|has no attribute '_?\w+_?'")
+OTHER_SETTINGS = re.compile(r"unexpected keyword argument|Invalid parameter|got 'dirichlet_process'")
+NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")
+COLUMNS = ("passed", "other settings", "no such attribute", "failed", "skipped")
+
+
+def kind_of(kind: str, text: str) -> str:
+    if kind == "failed" and OTHER_SETTINGS.search(text):
+        return "other settings"
+    return "no such attribute" if kind == "failed" and NO_ATTRIBUTE.search(text) else kind
 
 
 def main(*options: str) -> None:
-    print("| scikit-learn's class | ours | passed | other settings | failed | skipped |\n|---|---|---:|---:|---:|---:|")
-    rest = []
+    print(f"| scikit-learn's class | ours | {' | '.join(COLUMNS)} |\n|---|---|{'---:|' * len(COLUMNS)}")
+    rest, missing = [], set()
     for path, (ours, theirs, which) in FILES.items():
-        chosen = ("-k", which) if which else ()
+        chosen = ("-p", "sklearn.conftest", *(("-k", which) if which else ()))  # with its fixtures
         found = outcomes(ROOT / path, f"from yoasovi.sklearn import {ours} as {theirs}", *chosen, *options)
-        kinds = Counter(
-            "other" if kind == "failed" and OTHER_SETTINGS.search(text) else kind for kind, text in found.values()
-        )
-        print(f"| {theirs} | {ours} | " + " | ".join(str(kinds[k]) for k in ("passed", "other", "failed", "skipped")) + " |")
-        rest += [
-            f"- {theirs}, `{name}`: {text}" for name, (kind, text) in found.items()
-            if kind == "failed" and not OTHER_SETTINGS.search(text)
-        ]  # fmt: skip
-    print("\n".join(["", *rest]))
+        kinds = Counter(kind_of(*what) for what in found.values())
+        print(f"| {theirs} | {ours} | {' | '.join(str(kinds[k]) for k in COLUMNS)} |")
+        missing |= {f"`{ours}.{name}`" for _, text in found.values() for name in NO_ATTRIBUTE.findall(text)}
+        rest += [f"- {theirs}, `{name}`: {what[1]}" for name, what in found.items() if kind_of(*what) == "failed"]
+    print("\n".join(["", f"No such attribute: {', '.join(sorted(missing))}.", "", *rest]))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def dtype(request):
 
 @pytest.fixture
 def stan_folder(request, monkeypatch):
-    """Keep compiled Stan programs from one run of the tests to the next: each takes a minute."""
+    """Keep compiled Stan programs from one run of the tests to the next: each takes half a minute."""
     place = request.config.cache.mkdir("stan")
     monkeypatch.setattr("yoasovi.stan.building.folder", lambda: place)
     return place

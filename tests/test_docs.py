@@ -78,7 +78,7 @@ def test_a_command_of_a_page_is_one_that_there_is(page, words):
         assert words[1] in command.commands
         given = command.commands[words[1]].make_context(words[1], words[2:]).params  # raises where an option is not known
         model, methods = given.get("model", "path.py:name"), given.get("methods", "all")
-        assert model in BUILT_INS or ".py:" in model or model == "MODEL"
+        assert model in BUILT_INS or ".py:" in model or model.endswith(".stan") or model == "MODEL"
         assert methods == "all" or set(methods.split(",")) <= set(METHODS)
     elif words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -9,11 +9,16 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 LIBRARIES = {"torch_model": "torch", "stan_model": "httpstan"}
+SLOW = {"stan_model"}  # half a minute of g++
 COMPILERS = {"ctypes_model": ("cc",), "stan_model": ("g++", "clang++", "c++")}
 GALLERY = sorted((Path(__file__).parent.parent / "examples" / "gallery").glob("*.py"))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def marked(path):
+    return pytest.param(path, marks=pytest.mark.exhaustive if path.stem in SLOW else (), id=path.stem)
+
+
+@pytest.mark.parametrize("path", [marked(path) for path in EXAMPLES])
 def test_the_example_runs_and_agrees_with_its_reference(path, capsys, stan_folder):
     if (library := LIBRARIES.get(path.stem)) and find_spec(library) is None:
         pytest.skip(f"{library} is not installed")

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.model_selection import GridSearchCV
@@ -45,7 +46,8 @@ OTHER_SHAPES = {
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda x: type(x).__name__)
 def test_scikit_learns_checks_on_three_columns_pass(estimator):
     done = 0
-    for instance, check in estimator_checks_generator(estimator):
+    short = clone(estimator).set_params(max_iter=200)  # one check asks for 93 parameters of 15 rows, twice
+    for instance, check in estimator_checks_generator(short):
         name = getattr(check, "func", check).__name__
         if name not in OTHER_SHAPES and not name.startswith("check_array_api"):
             check(instance)
@@ -181,11 +183,40 @@ def test_mixture_finds_its_components_and_says_when_it_did_not_converge():
     assert again.converged_ and again.lower_bound_ == pytest.approx(found.lower_bound_, abs=0.5)
 
 
+@pytest.mark.parametrize("kind", ["tied", "spherical"])
+def test_components_share_a_covariance_or_are_round_in_the_datas_own_units(kind):
+    rng = np.random.default_rng(0)
+    shape = {"tied": np.array([[2.0, 0.0], [12.0, 10.0]]), "spherical": 3.0 * np.eye(2)}[kind]  # columns of other sizes
+    label = np.repeat([0, 1], [60, 60])
+    X = rng.normal(size=(120, 2)) @ shape.T + np.array([[0.0, 0.0], [30.0, 60.0]])[label]
+    found = BayesianGaussianMixture(n_components=2, covariance_type=kind, random_state=0).fit(X)
+    off = X - np.stack([X[:60].mean(0), X[60:].mean(0)])[label]
+    exact = off.T @ off / 120 if kind == "tied" else np.array([np.mean(off[label == k] ** 2) for k in (0, 1)])
+    order = np.argsort(found.means_[:, 0])
+    covariances = found.covariances_ if kind == "tied" else found.covariances_[order]
+    np.testing.assert_allclose(covariances, exact, rtol=0.2)
+    np.testing.assert_array_equal(found.predict(X), order[label])
+    whole = found.precisions_ @ found.covariances_ if kind == "tied" else found.precisions_ * found.covariances_
+    np.testing.assert_allclose(whole, np.eye(2) if kind == "tied" else 1.0, atol=1e-9)
+    assert found.score(found.sample(4000)[0]) == pytest.approx(found.score(X), abs=0.15)
+    again = found.set_params(warm_start=True).fit(X)
+    assert again.lower_bound_ == pytest.approx(found.lower_bound_, abs=0.5)
+
+
+def test_reg_covar_is_added_to_variances_in_the_datas_own_units():
+    X = 1e-3 * np.random.default_rng(0).normal(size=(60, 1))
+    plain, wide = (BayesianGaussianMixture(random_state=0, reg_covar=x).fit(X) for x in (0.0, 1e-4))
+    assert plain.covariances_[0, 0, 0] == pytest.approx(X.var(), rel=0.2)
+    assert wide.draws_["covariances"].min() > 1e-4 and wide.score(X) < plain.score(X)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"n_components": 0}, "`n_components` of `BayesianGaussianMixture` must be a positive integer; got 0"),
-        ({"covariance_type": "tied"}, "`covariance_type` .* must be 'full' or 'diag'; got 'tied'"),
+        ({"covariance_type": "round"}, "`covariance_type` .* must be one of 'full', 'tied', .*; got 'round'"),
+        ({"weight_concentration_prior_type": "dirichlet_process"}, "must be 'dirichlet_distribution'; got 'dirichlet_pro"),
+        ({"reg_covar": -1.0}, "`reg_covar` of .* must be a non-negative finite number; got -1.0"),
         ({"n_components": 9}, "n_samples >= n_components"),
         ({"max_iter": 0}, "`max_iter` .* must be a positive integer; got 0"),
         ({"tol": -1.0}, "`tol` .* must be a positive finite number; got -1.0"),

@@ -1,4 +1,7 @@
-"""Stan programs: the posterior of a NumPyro twin, draws with Stan's names and shapes, mistakes told in a line."""
+"""Stan programs: the posterior of a NumPyro twin, draws with Stan's names and shapes, mistakes told in a line.
+
+Those that compile a program, all the same one, run with `pytest -m exhaustive`.
+"""
 
 import json
 import pickle
@@ -19,10 +22,15 @@ from yoasovi.stan.inputs import data_line, read_data, read_program, syntax_line
 from yoasovi.stan.layout import blocks, free_sizes
 
 needs_stanc = pytest.mark.skipif(find_spec("httpstan") is None, reason="httpstan is not installed")
-needs_compiler = pytest.mark.skipif(
-    find_spec("httpstan") is None or not any(map(shutil.which, ("g++", "clang++", "c++"))),
-    reason="httpstan is not installed, or there is no C++ compiler",
-)
+no_compiler = find_spec("httpstan") is None or not any(map(shutil.which, ("g++", "clang++", "c++")))
+
+
+def needs_compiler(test):
+    """Half a minute of g++ before the first of them, whatever is asked of its optimiser: Stan's headers are long."""
+    skipped = pytest.mark.skipif(no_compiler, reason="httpstan is not installed, or there is no C++ compiler")
+    return pytest.mark.exhaustive(skipped(test))
+
+
 DATA = next(t.data for t in all_twins() if t.program == SLOPES)
 
 

@@ -1,8 +1,9 @@
 """A large hierarchy: hundreds of groups, a handful of observations each
 
 Counts from many small places, most of them near zero: rates of a rare disease by district, say. There is a parameter
-for every district, too many for a full covariance, so that the approximation has a low-rank one. The data are
-simulated; raw rates of small districts are mostly luck, and the model's must be nearer to the truth.
+for every district, too many for a full covariance. Districts are independent given level and spread, which the fit finds
+out by itself; the approximation has an arrow's covariance. The data are simulated; raw rates of small districts are mostly
+luck, and the model's must be nearer to the truth.
 """
 
 import numpy as np

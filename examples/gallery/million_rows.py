@@ -23,7 +23,7 @@ def rows(X, y, batch):
 
 
 def main(small=False):
-    n = 20_000 if small else 1_000_000
+    n = 5_000 if small else 1_000_000
     rng = np.random.default_rng(0)
     X = np.column_stack([np.ones(n), rng.normal(size=(n, 3))])
     y = X @ TRUTH + rng.normal(size=n)

@@ -45,7 +45,7 @@ def on_a_grid(mean, sd, size):
 
 
 def main(small=False):
-    fit = yo.fit(yo.Model.external(log_p, 2, vectorized=True), seed=0)
+    fit = yo.fit(yo.Model.external(log_p, 2, batched=True), seed=0)
     draws = fit.sample(1000, corrected=True)["x"]
     mean, sd = on_a_grid(draws.mean(0), draws.std(0), 60 if small else 200)
     off = np.abs(draws.mean(0) - mean) / sd

@@ -55,6 +55,7 @@ def GaussianMixture(
     covariance
         "known": `noise_covariance`, a variance, p variances or a (p, p) matrix. "diagonal" and "full" learn `sd` (K, p),
         LogNormal(log sqrt(diagonal of noise_covariance), 1) a priori; "full" also LKJ(2) correlations (`corr_factor`).
+        "spherical": one `sd` for all columns, (K, 1). "tied": `sd` (1, p) and correlations that all components share.
     assignments
         "latent": a discrete label `z` per observation. "marginal": labels summed out, all sites continuous.
     weights
@@ -63,27 +64,30 @@ def GaussianMixture(
         Of the factorised q with latent labels: "free" (unconstrained) or "paper" (raw and clipped, Dayta 2024).
     """
     owner = "GaussianMixture"
-    one_of("covariance", owner, covariance, "known", "diagonal", "full")
+    one_of("covariance", owner, covariance, "known", "diagonal", "full", "spherical", "tied")
     one_of("assignments", owner, assignments, "latent", "marginal")
     one_of("weights", owner, weights, "equal", "learned")
     one_of("parameters", owner, parameters, "free", "paper")
     positive_number("concentration", owner, concentration)
     known = Conjugate.checked(owner, y, num_components, prior_mean, prior_scale, noise_covariance)
     (k, p), latent, learned = (num_components, known.y.shape[1]), assignments == "latent", weights == "learned"
-    covariance = "diagonal" if covariance == "full" and p == 1 else covariance
-    if covariance == "full" and latent:
-        raise ValueError(f"`covariance` of `{owner}` 'full' needs assignments='marginal': q has no factor for correlations.")
+    correlated, shared = covariance in ("full", "tied") and p > 1, covariance == "tied"
+    if latent and (correlated or shared):
+        why = "q has no factor for correlations" if correlated else "all labels share one covariance"
+        raise ValueError(f"`covariance` of `{owner}` {covariance!r} needs assignments='marginal': {why}.")
     sd = np.sqrt(np.diag(known.noise))
+    sd = np.sqrt(np.mean(sd**2, keepdims=True)) if covariance == "spherical" else sd
+    sds = np.tile(sd, (1 if shared else k, 1))
     prior = {"mu": _rows(dist.Normal, known.mean, np.sqrt(known.variance), k)}
     if covariance != "known":
-        prior["sd"] = _rows(dist.LogNormal, np.log(sd), np.ones(p), k)
-    if covariance == "full":
-        prior["corr_factor"] = dist.LKJCholesky(p, np.full(k, _CORRELATION))
+        prior["sd"] = _rows(dist.LogNormal, np.log(sd), np.ones_like(sd), len(sds))
+    if correlated:
+        prior["corr_factor"] = dist.LKJCholesky(p, np.full(len(sds), _CORRELATION))
     if learned:
         prior["weights"] = dist.Dirichlet(np.full(k, float(concentration)))
-    component = Component(covariance, known.whitener if covariance == "known" else ())
+    component = Component(covariance == "known", known.whitener if covariance == "known" else ())
     summed = LabelsSummedOut(component)
-    start = RandomRows(known.y, k, None if covariance == "known" else sd)
+    start = RandomRows(known.y, k, None if covariance == "known" else sds)
     if not latent:
         return Model(
             prior=prior, log_likelihood=summed, data=known.y, name="gaussian mixture", start=start,
@@ -103,19 +107,20 @@ def GaussianMixture(
 class Component:
     """log N(y | mu, Sigma); for a known Sigma, `whitener` is W with W'W = Sigma^-1, or its diagonal."""
 
-    covariance: str
+    known: bool
     whitener: tuple = ()
 
     def __call__(self, y: jax.Array, params: Params) -> jax.Array:
         """Give the log density; y and the parameters broadcast, their last axis is p."""
         off = y - params["mu"]
-        if self.covariance == "known":
+        if self.known:
             whitener = np.asarray(self.whitener)
             white = off * jnp.asarray(whitener) if whitener.ndim == 1 else off @ jnp.asarray(whitener.T)
             volume = -np.sum(np.log(whitener if whitener.ndim == 1 else np.diag(whitener)))
         else:
-            white, volume = off / params["sd"], jnp.sum(jnp.log(params["sd"]), -1)
-        if self.covariance == "full":
+            sd = params["sd"]
+            white, volume = off / sd, jnp.sum(jnp.log(sd), -1) * (off.shape[-1] // sd.shape[-1])
+        if "corr_factor" in params:
             factor = params["corr_factor"]
             inverse = solve_triangular(factor, jnp.broadcast_to(jnp.eye(factor.shape[-1]), factor.shape), lower=True)
             white = jnp.einsum("...ij,...j->...i", inverse, white)
@@ -170,10 +175,11 @@ class MixtureDraw:
         weights = params.get("weights", jnp.full(len(mu), 1.0 / len(mu)))
         z = jax.random.categorical(k_label, jnp.log(weights), shape=(len(data),))
         white = jax.random.normal(k_noise, (len(data), mu.shape[-1]), mu.dtype)
-        if self.component.covariance != "known":
-            if self.component.covariance == "full":
-                white = jnp.einsum("nij,nj->ni", params["corr_factor"][z], white)
-            return mu[z] + params["sd"][z] * white
+        if not self.component.known:
+            own = lambda x: jnp.broadcast_to(x, (len(mu), *x.shape[1:]))[z]
+            if "corr_factor" in params:
+                white = jnp.einsum("nij,nj->ni", own(params["corr_factor"]), white)
+            return mu[z] + own(params["sd"]) * white
         whitener = np.asarray(self.component.whitener)
         return mu[z] + (white / whitener if whitener.ndim == 1 else white @ jnp.asarray(np.linalg.inv(whitener).T))
 
@@ -221,7 +227,7 @@ class RandomRows:
     def _at(self, rows: np.ndarray) -> Params:
         point = {"mu": self.y[rows]}
         if self.sd is not None:
-            point["sd"] = np.broadcast_to(self.sd, (*rows.shape, self.sd.shape[-1]))
+            point["sd"] = np.broadcast_to(self.sd, (*rows.shape[:-1], *self.sd.shape))
         return point
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from yoasovi.errors import check
 from yoasovi.model import Params
 from yoasovi.models import GaussianMixture
+from yoasovi.models.arrays import one_of
 from yoasovi.sklearn.common import DRAWS, EqualRows, GivenStart, Unit, filled, fit_estimator, report, weighted, whole
+
+_KINDS = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
 
 
 class BayesianGaussianMixture(DensityMixin, BaseEstimator):
@@ -26,9 +31,13 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
     Parameters
     ----------
     n_components, covariance_type
-        How many components; "full" or "diag".
+        How many components; "full", "tied" (one for all components), "diag" or "spherical" (one variance each).
     weight_concentration, mean_scale
         Of the Dirichlet prior of the weights, and of the normal priors of means after standardising X.
+    weight_concentration_prior_type
+        "dirichlet_distribution"; there is no other.
+    reg_covar
+        What is added to the variances of every component, in X's units; the prior keeps them off 0 without it.
     n_init
         Starts, run together; the best by the ELBO is kept. The first means are those of k-means.
     warm_start
@@ -36,19 +45,22 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
     tol, max_iter, random_state
         As in `BayesianLinearRegression`.
 
-    Attributes: `weights_` (K,), `means_` (K, p), `covariances_` (K, p, p) or (K, p), posterior means; `draws_`; `result_`;
-    `precisions_`, `precisions_cholesky_` of those covariances;
-    `lower_bound_`, `lower_bounds_`, `n_iter_`, `converged_`. Densities and labels are those of the posterior means.
+    Attributes: `weights_` (K,), `means_` (K, p), posterior means; `covariances_`, too, (K, p, p), (p, p) if tied, (K, p) if
+    diag, (K,) if spherical; `precisions_`, `precisions_cholesky_` of those covariances; `draws_`; `result_`; `lower_bound_`,
+    `lower_bounds_`, `n_iter_`, `converged_`. Densities and labels are those of the posterior means.
     """
 
     def __init__(
-        self, *, n_components=1, covariance_type="full", weight_concentration=1.0, mean_scale=2.0, n_init=1,
-        warm_start=False, tol=0.02, max_iter=None, random_state=None, verbose=False,
+        self, *, n_components=1, covariance_type="full", weight_concentration=1.0,
+        weight_concentration_prior_type="dirichlet_distribution", mean_scale=2.0, reg_covar=0.0, n_init=1, warm_start=False,
+        tol=0.02, max_iter=None, random_state=None, verbose=False,
     ):  # fmt: skip
         self.n_components = n_components
         self.covariance_type = covariance_type
         self.weight_concentration = weight_concentration
+        self.weight_concentration_prior_type = weight_concentration_prior_type
         self.mean_scale = mean_scale
+        self.reg_covar = reg_covar
         self.n_init = n_init
         self.warm_start = warm_start
         self.tol = tol
@@ -61,39 +73,46 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         owner = type(self).__name__
         k, starts = whole("n_components", owner, self.n_components), whole("n_init", owner, self.n_init)
-        check(self.covariance_type in ("full", "diag"), "covariance_type", owner, "'full' or 'diag'", self.covariance_type)
+        one_of("covariance_type", owner, self.covariance_type, *_KINDS)
+        prior, added = self.weight_concentration_prior_type, float(self.reg_covar)
+        only = "dirichlet_distribution"
+        check(prior == only, "weight_concentration_prior_type", owner, repr(only), prior)
+        check(np.isfinite(added) and added >= 0, "reg_covar", owner, "a non-negative finite number", self.reg_covar)
         if len(X) < k:
             raise ValueError(f"Expected n_samples >= n_components but got n_components = {k}, n_samples = {len(X)}.")
         unit = Unit.of(X, True, np.ones(len(X)))
+        if self.covariance_type == "spherical":  # in X's own units: one scale for all columns
+            unit = replace(unit, scale=np.full(X.shape[1], np.sqrt(np.mean(unit.scale**2))))
         Z = unit.standardised(X)
         rows, weight, own = filled(len(Z), Z, np.ones(len(Z)), np.arange(len(Z)))
-        kind = "full" if self.covariance_type == "full" else "diagonal"
         model = GaussianMixture(
-            rows, k, kind, "marginal", "learned" if k > 1 else "equal", prior_scale=float(self.mean_scale),
-            noise_covariance=1.0 / k, concentration=float(self.weight_concentration),
+            rows, k, _KINDS[self.covariance_type], "marginal", "learned" if k > 1 else "equal", noise_covariance=1.0 / k,
+            prior_scale=float(self.mean_scale), concentration=float(self.weight_concentration),
         )  # fmt: skip
+        floor = np.sqrt(added) / unit.scale[: 1 if self.covariance_type == "spherical" else None]
+        likelihood = FlooredSds(model.log_likelihood, tuple(floor.tolist())) if added else model.log_likelihood
         again = self.warm_start and hasattr(self, "means_") and self.means_.shape == (k, X.shape[1])
-        start = self._last(unit) if again else Clusters(Z, k)
-        model = replace(weighted(model, model.log_likelihood, EqualRows([rows], weight, own, len(X))), start=start)
+        start = self._last(unit) if again else Clusters(Z, k, self.covariance_type)
+        model = replace(weighted(model, likelihood, EqualRows([rows], weight, own, len(X))), start=start)
         fit = fit_estimator(self, model, 1 if again else starts)
-        self._keep(fit.sample(DRAWS, corrected=False), unit)  # uncorrected: draws of one labelling of the components
+        draws = fit.sample(DRAWS, corrected=False)  # uncorrected: draws of one labelling of the components
+        self._keep({**draws, "sd": np.hypot(draws["sd"], floor)}, unit)
         report(self, fit, -len(X) * np.log(unit.scale).sum())
         return self
 
     def _keep(self, draws, unit: Unit) -> None:
-        factor = draws["sd"][..., None] * draws["corr_factor"] if "corr_factor" in draws else None
-        scale = unit.scale
+        kind, scale, sd = self.covariance_type, unit.scale, draws["sd"]
         means = unit.centre + draws["mu"] * scale
-        if factor is None:
-            covariances = (draws["sd"] * scale) ** 2
-        else:
+        if kind in ("full", "tied"):
+            factor = sd[..., None] * draws.get("corr_factor", np.ones((1, 1)))  # one column has no correlations
             covariances = np.einsum("skij,sklj->skil", factor, factor) * np.outer(scale, scale)
-        if self.covariance_type == "full" and covariances.ndim == 3:
-            covariances = covariances[..., None]  # one column: a variance is a matrix
+        else:
+            covariances = (sd * scale[: sd.shape[-1]]) ** 2
+        covariances = {"tied": covariances[:, 0], "spherical": covariances[..., 0]}.get(kind, covariances)
         weights = draws.get("weights", np.ones((len(means), 1)))  # one component has no site for its weight
         self.draws_ = {"weights": weights, "means": means, "covariances": covariances}
         self.weights_, self.means_, self.covariances_ = (x.mean(0) for x in self.draws_.values())
-        if self.covariance_type == "full":
+        if kind in ("full", "tied"):
             inverse = np.linalg.inv(np.linalg.cholesky(self.covariances_))
             self.precisions_cholesky_ = np.swapaxes(inverse, -1, -2)  # upper, as scikit-learn's
             self.precisions_ = self.precisions_cholesky_ @ inverse
@@ -101,18 +120,26 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
             self.precisions_cholesky_ = 1.0 / np.sqrt(self.covariances_)
             self.precisions_ = 1.0 / self.covariances_
 
+    def _matrices(self) -> np.ndarray:
+        """Give the covariance of every component, (K, p, p)."""
+        (k, p), given = self.means_.shape, self.covariances_
+        if self.covariance_type in ("full", "tied"):
+            return np.broadcast_to(given, (k, p, p))
+        return given.reshape(k, -1, 1) * np.eye(p)
+
     def _last(self, unit: Unit) -> GivenStart:
-        spread = np.diagonal(self.covariances_, axis1=1, axis2=2) if self.covariance_type == "full" else self.covariances_
+        variances = np.diagonal(self._matrices(), axis1=1, axis2=2) / unit.scale**2
         weights = {"weights": self.weights_} if len(self.weights_) > 1 else {}
-        return GivenStart({"mu": unit.standardised(self.means_), "sd": np.sqrt(spread) / unit.scale, **weights})
+        sd = _sds(variances, self.weights_, self.covariance_type)
+        return GivenStart({"mu": unit.standardised(self.means_), "sd": sd, **weights})
 
     def _joint(self, X) -> np.ndarray:
         """Give log weight_k + log N(x | component k), shape (N, K)."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         out = np.empty((len(X), len(self.weights_)))
-        for k, (mean, covariance) in enumerate(zip(self.means_, self.covariances_, strict=True)):
-            factor = np.linalg.cholesky(covariance if covariance.ndim == 2 else np.diag(covariance))
+        for k, (mean, covariance) in enumerate(zip(self.means_, self._matrices(), strict=True)):
+            factor = np.linalg.cholesky(covariance)
             white = solve_triangular(factor, (X - mean).T, lower=True)
             out[:, k] = -0.5 * np.sum(white**2, 0) - np.log(np.diag(factor)).sum() - 0.5 * len(mean) * np.log(2.0 * np.pi)
         return out + np.log(self.weights_)
@@ -144,8 +171,7 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         n_samples = whole("n_samples", type(self).__name__, n_samples)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         labels = np.repeat(np.arange(len(self.weights_)), rng.multinomial(n_samples, self.weights_ / self.weights_.sum()))
-        full = [c if c.ndim == 2 else np.diag(c) for c in self.covariances_]
-        factors = np.linalg.cholesky(np.stack(full))[labels]
+        factors = np.linalg.cholesky(self._matrices())[labels]
         noise = rng.normal(size=(n_samples, self.means_.shape[1]))
         return self.means_[labels] + np.einsum("nij,nj->ni", factors, noise), labels
 
@@ -156,6 +182,7 @@ class Clusters:
 
     X: np.ndarray
     num_components: int
+    covariance_type: str
 
     def __call__(self, key) -> Params:
         """Give means, standard deviations and weights of the clusters."""
@@ -165,5 +192,23 @@ class Clusters:
         groups = [g if len(g) else self.X for g in groups]  # fewer distinct rows than components
         sizes = np.array([len(g) for g in groups], float)
         weights = {"weights": jnp.asarray(sizes / sizes.sum())} if len(groups) > 1 else {}  # one component has no such site
-        sds = jnp.asarray([np.maximum(g.std(0), 0.05) for g in groups])
-        return {"mu": jnp.asarray([g.mean(0) for g in groups]), "sd": sds, **weights}
+        sds = _sds(np.stack([np.maximum(g.std(0), 0.05) ** 2 for g in groups]), sizes / sizes.sum(), self.covariance_type)
+        return {"mu": jnp.asarray([g.mean(0) for g in groups]), "sd": jnp.asarray(sds), **weights}
+
+
+@dataclass(frozen=True)
+class FlooredSds:
+    """A likelihood whose standard deviations never fall below a floor for each column."""
+
+    log_likelihood: Callable
+    floor: tuple[float, ...]
+
+    def __call__(self, params: Params, data: Any):
+        """Give one value per row, shape (N,)."""
+        return self.log_likelihood({**params, "sd": jnp.hypot(params["sd"], jnp.asarray(self.floor))}, data)
+
+
+def _sds(variances: np.ndarray, weights: np.ndarray, kind: str) -> np.ndarray:
+    """Give the standard deviations that a kind of covariance has, from variances (K, p) of each component."""
+    shared = {"tied": weights[None] @ variances, "spherical": variances.mean(1, keepdims=True)}
+    return np.sqrt(shared.get(kind, variances))
