@@ -23,6 +23,7 @@ from yoasovi.kernels import kernels_of
 from yoasovi.kernels.programs import Clock, precision
 from yoasovi.methods import Method, method as named
 from yoasovi.model import Density, Model
+from yoasovi.model.minibatch import in_batches, small_part
 from yoasovi.optimizers import Natural
 from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.interrupts import Interrupts
@@ -40,8 +41,8 @@ from yoasovi.windows.value_rule import ValueWindow
 FAMILIES = {"mean_field": MeanField(), "full_rank": FullRank(), "low_rank": LowRank()}
 # Up to here a full covariance pays for its O(d^2) steps and O(d^3) lines; above, low rank; above that, none.
 FULL_RANK_UP_TO, LOW_RANK_UP_TO = 300, 2000
-# Draws behind the ELBO: as many as its error asks for, or as cost nothing.
-_FEWEST_DRAWS, _MOST_DRAWS, _ENOUGH, _CLOSEST = 64, 1000, 0.01, 8
+# Draws behind the ELBO: as many as its error asks for (windows end within 0.02 nats), or as cost nothing.
+_FEWEST_DRAWS, _MOST_DRAWS, _ENOUGH, _CLOSEST = 64, 1000, 0.02, 8
 
 
 def fit(
@@ -78,6 +79,8 @@ def fit(
         The same seed gives the same bits.
     max_steps, restarts
         Most iterations (the method's own limit if None); how many starts, of which the best is returned.
+    batch_size
+        Rows of the data that one look takes, drawn at random; the start, anchors and what is reported take all of them.
     progress
         Live progress: True, False, or None for "where there is a terminal or a notebook".
     checkpoint, resume
@@ -93,16 +96,16 @@ def fit(
     """
     clock = Clock()
     given = sort_out(model, args, method, family, settings | ({} if optimizer is None else {"optimizer": optimizer}), _OWN)
-    asked = _asked(method=given.method, family=given.family, max_steps=max_steps, restarts=restarts,
+    asked = _asked(method=given.method, family=given.family, max_steps=max_steps, restarts=restarts, batch_size=batch_size,
                    nonfinite=nonfinite, max_nonfinite=max_nonfinite, mend=mend, **given.settings)  # fmt: skip
     chosen = named(given.method, **given.settings)
-    if batch_size is not None:
-        raise NotImplementedError("`batch_size` of `fit` is not available yet.")
     options = _options(seed, max_steps, restarts, progress, nonfinite, max_nonfinite, checkpoint, resume, chosen.max_steps)
     with Interrupts() as interrupts, Progress(options.progress, chosen, options.max_steps) as show:
         clock.watch, clock.guard = show.compiling, interrupts.run
         with clock.stage("model"):
             model = as_model(model, *given.args, **given.kwargs)
+            if batch_size is not None:
+                model = in_batches(model, batch_size)
             if mesh is not None:
                 from yoasovi.scale.sharding import over
 
@@ -195,7 +198,7 @@ def fitted_density(model: Model, method: Method, family: Any) -> Density:
     if model.subsampled is None:
         return model.density
     if isinstance(family, Gaussian) and not isinstance(method.acceptance, ValueWindow):
-        return model.density._replace(subsampled=model.subsampled)
+        return model.batch_density
     text = "minibatches are for Gaussian families, and for methods that do not regress values"
     warnings.warn(f"{model.name} is evaluated in full: {text}.", stacklevel=4)
     return model.density
@@ -329,7 +332,9 @@ def _begin(model: Model, turns: Turns, whole: Any, seed: int, lanes: int) -> Beg
         params = [family.init(model, start) for start in given]
         return Begin(jax.tree.map(lambda *x: np.stack([np.asarray(a) for a in x]), *params), np.full(lanes, COLD_TRUST))
     if isinstance(turns.method.optimizer, Natural):
-        return warm_start(model, whole, family, seed, lanes)
+        few = small_part(model) if turns.setting.batched and lanes == 1 else None
+        part = None if few is None else kernels_of(few, family, turns.kernels.clock)
+        return warm_start(model, whole, family, seed, lanes, part=part)
     return cold_start(model, family, seed, lanes)
 
 

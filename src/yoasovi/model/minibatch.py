@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from yoasovi.errors import positive_integer
+from yoasovi.kernels.programs import as_arrays, precision
+
+_BATCHES, _PER_PARAMETER = 16, 200  # rows that tell the curvature of all of them to a few percent
 
 
 class Anchor(NamedTuple):
@@ -34,3 +41,110 @@ def estimated(rows: Callable, flat: jax.Array, anchor: Anchor | None) -> jax.Arr
     away = flat - anchor.flat
     there, slope = jax.jvp(rows, (anchor.flat,), (away,))
     return jnp.append(rows(flat) - there - slope, anchor.value + anchor.gradient @ away)
+
+
+def random_rows(key: jax.Array, size: int, count: int, salt: int = 0) -> jax.Array:
+    """Give `count` of `size` rows: one from each of as many equal stretches of them, cut at a random place.
+
+    Every row is as likely as any other, sums are as noisy as with rows drawn without replacement (less where neighbours are
+    alike), and nothing is as long as the data. Keys are random already, so that a plain hash of them will do: JAX's own
+    random numbers take seconds to compile in programs that look at many batches.
+    """
+    first, second = jax.random.key_data(key).astype(jnp.uint32)
+    cut = _hashed(second ^ _hashed(first + jnp.uint32(salt)))
+    edges = jnp.asarray(np.arange(count + 1) * size // count)
+    inside = _hashed(cut + jnp.arange(1, count + 1, dtype=jnp.uint32)) % jnp.diff(edges).astype(jnp.uint32)
+    return (edges[:-1] + inside.astype(int) + (cut % jnp.uint32(size)).astype(int)) % size
+
+
+def _hashed(x: jax.Array) -> jax.Array:
+    """Mix the bits of 32-bit words (the constants of Wellons' lowbias32)."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = (x ^ (x >> shift)) * jnp.uint32(factor)
+    return x ^ (x >> 16)
+
+
+@dataclass(frozen=True)
+class RowBatches:
+    """Terms of random rows of the data, scaled to all of them."""
+
+    log_likelihood: Callable
+    count: int  # rows in a batch
+    size: int  # rows of the data
+
+    def __call__(self, key: jax.Array, params: Any, data: Any) -> jax.Array:
+        """Give the scaled terms of the rows that a key names."""
+        some = self.rows(data, random_rows(key, self.size, self.count))
+        return self.size / self.count * self.log_likelihood(params, some)
+
+    def rows(self, data: Any, index: Any) -> Any:
+        """Give rows of all arrays that have one per observation."""
+        return jax.tree.map(lambda x: x[index] if jnp.ndim(x) and len(x) == self.size else x, data)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A likelihood of some rows, scaled to all of them."""
+
+    log_likelihood: Callable
+    factor: float
+
+    def __call__(self, params: Any, data: Any) -> jax.Array:
+        """Give the scaled terms."""
+        return self.factor * self.log_likelihood(params, data)
+
+
+def small_part(model: Any) -> Any:
+    """Give a model of a few batches of rows, in whose place all of them can be climbed; None where they are not so few."""
+    batches = model.subsampled
+    if not isinstance(batches, RowBatches):
+        return None
+    count = max(_BATCHES * batches.count, _PER_PARAMETER * model.density.dim)
+    if count * _BATCHES > batches.size:
+        return None
+    index = np.sort(np.random.default_rng(0).choice(batches.size, count, replace=False))
+    some = batches.rows(jax.tree.map(np.asarray, model.data), index)
+    return replace(model, subsampled=None, data=some, log_likelihood=Scaled(batches.log_likelihood, batches.size / count))
+
+
+def in_batches(model: Any, count: Any) -> Any:
+    """Give the model with `count` rows of its data in a minibatch; itself where those are all of them."""
+    positive_integer("batch_size", "fit", count)
+    size = model.num_observations
+    refuse = lambda why: ValueError(f"`batch_size` of `fit` must be None for this model: {why}.")
+    if model.subsampled is not None:
+        raise refuse("it takes minibatches of its own")
+    if model.local:
+        raise refuse("it has a latent variable per observation")
+    if count > size > 1:
+        raise ValueError(f"`batch_size` of `fit` must be at most the number of observations, {size:,}; got {count:,}.")
+    batches = RowBatches(model.log_likelihood, int(count), size)
+    if model.on_host or not _by_rows(model, batches):
+        raise refuse("its likelihood is not one value per row of `data`, from that row alone; a NumPyro model can say what "
+                     "may be left out, by numpyro.plate(..., subsample_size=)")  # fmt: skip
+    return model if count == size else replace(model, subsampled=batches)
+
+
+def _by_rows(model: Any, batches: RowBatches) -> bool:
+    """Say whether rows of the data give as many terms of the likelihood, and the same among fewer other rows."""
+    count = min(200, batches.size)
+    index = np.sort(np.random.default_rng(0).choice(batches.size, count, replace=False))
+    data = jax.tree.map(np.asarray, model.data)
+    some, fewer = (batches.rows(data, rows) for rows in (index, index[1::2]))  # every other: neighbours would be missed
+    if all(np.shape(a) == np.shape(b) for a, b in zip(*map(jax.tree.leaves, (fewer, data)), strict=True)):
+        return False
+
+    def terms(*both):
+        params = model.density.constrain(inputs, jnp.linspace(-0.4, 0.6, model.density.dim))[0]
+        return [model.log_likelihood(params, x) for x in both]
+
+    with precision():
+        inputs = as_arrays(model.inputs)
+        try:
+            found = jax.jit(terms)(*as_arrays((some, fewer)))
+        except Exception:  # whatever a function that needs all rows raises
+            return False
+    more, less = map(np.asarray, found)
+    near = 1e-6 if more.dtype == np.float64 else 1e-3
+    whole = more.shape == (count,) and less.shape == (count // 2,)
+    return whole and np.allclose(more[1::2], less, near, near, equal_nan=True)

@@ -183,6 +183,16 @@ class Model:
             self.log_likelihood, sites, tuple(locals_), shape[0], self.differentiable, width, centring=centring
         )  # fmt: skip
 
+    @cached_property
+    def batch_density(self) -> Density:
+        """The density of minibatches, where there are any."""
+        if self.subsampled is None:
+            return self.density
+        point = {s.name: jax.ShapeDtypeStruct(s.shape, jnp.result_type(float)) for s in self.density.sites}
+        with precision():
+            program = jax.make_jaxpr(self.subsampled)(jax.random.key(0), point, self.data)
+        return self.density._replace(subsampled=self.subsampled, width=widest(program.jaxpr))
+
     @property
     def centred(self) -> dict[str, float]:
         """The sites that are non-centred, each with how far it is centred still."""
