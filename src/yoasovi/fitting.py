@@ -104,8 +104,7 @@ def fit(
         clock.watch, clock.guard = show.compiling, interrupts.run
         with clock.stage("model"):
             model = as_model(model, *given.args, **given.kwargs)
-            if batch_size is not None:
-                model = in_batches(model, batch_size)
+            model = in_batches(model, batch_size)
             if mesh is not None:
                 from yoasovi.scale.sharding import over
 
@@ -197,6 +196,9 @@ def fitted_density(model: Model, method: Method, family: Any) -> Density:
     """Give the density that windows look at: that of minibatches, where there are any and the method can take them."""
     if model.subsampled is None:
         return model.density
+    natural = isinstance(method.acceptance, Window) and isinstance(method.optimizer, Natural)
+    if model.stream is not None and not (isinstance(family, Gaussian) and natural):
+        raise ValueError("`data` of `Model` can be a stream only where the default method fits a Gaussian; read them first.")
     if isinstance(family, Gaussian) and not isinstance(method.acceptance, ValueWindow):
         return model.batch_density
     text = "minibatches are for Gaussian families, and for methods that do not regress values"

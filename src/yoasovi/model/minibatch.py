@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -10,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from yoasovi.errors import positive_integer
+from yoasovi.errors import check, positive_integer
 from yoasovi.kernels.programs import as_arrays, precision
 
 _BATCHES, _PER_PARAMETER = 16, 200  # rows that tell the curvature of all of them to a few percent
+
+_STREAMED = 1000  # rows in a minibatch of data that are not in memory
 
 
 class Anchor(NamedTuple):
@@ -22,6 +25,7 @@ class Anchor(NamedTuple):
     flat: Any  # (d,), unconstrained
     value: Any
     gradient: Any  # (d,)
+    hessian: Any = None  # (d, d); where it is None, the tangent has to do
 
 
 class Batch(NamedTuple):
@@ -34,13 +38,31 @@ class Batch(NamedTuple):
 def estimated(rows: Callable, flat: jax.Array, anchor: Anchor | None) -> jax.Array:
     """Estimate the likelihood from a minibatch: terms whose sum is right on average.
 
-    The tangent at the anchor is known on all the data. What the minibatch says of it is pure noise, and taken off.
+    The tangent at the anchor, or the parabola, is known on all the data. What the minibatch says of it is pure noise, and
+    taken off.
     """
     if anchor is None:
         return rows(flat)
     away = flat - anchor.flat
-    there, slope = jax.jvp(rows, (anchor.flat,), (away,))
-    return jnp.append(rows(flat) - there - slope, anchor.value + anchor.gradient @ away)
+    tangent = lambda x: jax.jvp(rows, (x,), (away,))
+    known = anchor.value + anchor.gradient @ away
+    if anchor.hessian is None:
+        there, slope = tangent(anchor.flat)
+        return jnp.append(rows(flat) - there - slope, known)
+    (there, slope), (_, bend) = jax.jvp(tangent, (anchor.flat,), (away,))
+    return jnp.append(rows(flat) - there - slope - 0.5 * bend, known + 0.5 * away @ anchor.hessian @ away)
+
+
+class RowStream(ABC):
+    """Data of which a sample of rows is in memory; `scale.stream` reads all of them."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def sample(self) -> Any:
+        """Random rows."""
 
 
 def random_rows(key: jax.Array, size: int, count: int, salt: int = 0) -> jax.Array:
@@ -70,12 +92,13 @@ class RowBatches:
 
     log_likelihood: Callable
     count: int  # rows in a batch
-    size: int  # rows of the data
+    size: int  # rows to choose from
+    total: int  # rows that terms are scaled to
 
     def __call__(self, key: jax.Array, params: Any, data: Any) -> jax.Array:
         """Give the scaled terms of the rows that a key names."""
         some = self.rows(data, random_rows(key, self.size, self.count))
-        return self.size / self.count * self.log_likelihood(params, some)
+        return self.total / self.count * self.log_likelihood(params, some)
 
     def rows(self, data: Any, index: Any) -> Any:
         """Give rows of all arrays that have one per observation."""
@@ -100,29 +123,42 @@ def small_part(model: Any) -> Any:
     if not isinstance(batches, RowBatches):
         return None
     count = max(_BATCHES * batches.count, _PER_PARAMETER * model.density.dim)
-    if count * _BATCHES > batches.size:
+    if model.stream is not None:
+        count = batches.size
+    elif count * _BATCHES > batches.size:
         return None
     index = np.sort(np.random.default_rng(0).choice(batches.size, count, replace=False))
     some = batches.rows(jax.tree.map(np.asarray, model.data), index)
-    return replace(model, subsampled=None, data=some, log_likelihood=Scaled(batches.log_likelihood, batches.size / count))
+    scaled = Scaled(batches.log_likelihood, batches.total / count)
+    return replace(model, subsampled=None, stream=None, data=some, log_likelihood=scaled)
 
 
 def in_batches(model: Any, count: Any) -> Any:
-    """Give the model with `count` rows of its data in a minibatch; itself where those are all of them."""
+    """Give the model with `count` rows of its data in a minibatch; itself where those are all of them, or None.
+
+    Data that are not in memory are always looked at in minibatches.
+    """
+    if count is None:
+        if model.stream is None:
+            return model
+        count = min(_STREAMED, model.density.num_observations)
     positive_integer("batch_size", "fit", count)
-    size = model.num_observations
+    size, total = model.density.num_observations, model.num_observations
     refuse = lambda why: ValueError(f"`batch_size` of `fit` must be None for this model: {why}.")
     if model.subsampled is not None:
         raise refuse("it takes minibatches of its own")
     if model.local:
         raise refuse("it has a latent variable per observation")
+    if model.stream is not None:
+        rule = f"at most `rows_per_read` of `stream`, {size:,}"
+        check(count <= size, "batch_size", "fit", rule, count)
     if count > size > 1:
         raise ValueError(f"`batch_size` of `fit` must be at most the number of observations, {size:,}; got {count:,}.")
-    batches = RowBatches(model.log_likelihood, int(count), size)
+    batches = RowBatches(model.log_likelihood, int(count), size, total)
     if model.on_host or not _by_rows(model, batches):
         raise refuse("its likelihood is not one value per row of `data`, from that row alone; a NumPyro model can say what "
                      "may be left out, by numpyro.plate(..., subsample_size=)")  # fmt: skip
-    return model if count == size else replace(model, subsampled=batches)
+    return model if count == total else replace(model, subsampled=batches)
 
 
 def _by_rows(model: Any, batches: RowBatches) -> bool:
