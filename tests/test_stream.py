@@ -127,7 +127,7 @@ def test_a_memory_map_is_read_in_chunks_and_data_that_fit_into_one_are_ordinary(
 BAD = {
     "a missing column": (
         lambda path: yo.stream(path, {"X": ["x0", "x9"]}),
-        "`columns` of `stream` names 'x9'; {path} has the columns x0, x1, x2, y, word.",
+        "`columns` of `stream` names 'x9'; {path}/0.parquet has the columns x0, x1, x2, y, word.",
     ),
     "no such folder": (
         lambda path: yo.stream(path / "none"),

@@ -20,12 +20,15 @@ import numpy as np
 
 from yoasovi.errors import check, did_you_mean, positive_integer
 from yoasovi.kernels.looks import JaxKernels
+from yoasovi.kernels.programs import as_arrays, wide
 from yoasovi.model.minibatch import Anchor, RowStream
 
+_BUFFER = 2**18  # bytes of a column that are read at once
+_POINTS = [8]  # that look at a chunk together
 _CURVED = 64  # parameters, up to which a second derivative of all the data is worth its price
 
 
-def stream(source: Any, columns: Any = None, rows_per_read: int = 65_536, ahead: int = 2) -> Stream:
+def stream(source: Any, columns: Any = None, rows_per_read: int = 32_768, ahead: int = 2) -> Stream:
     """Read data in chunks, for `data` of `Model`: `log_likelihood` is given rows as arrays, never all of them.
 
     Parameters
@@ -84,43 +87,42 @@ class ParquetRows:
         self.path = Path(path)
         check(self.path.exists(), "source", "stream", "a Parquet file or folder that exists", str(path))
         try:
-            self.files = dataset.dataset(self.path, format="parquet")
-            self.size = self.files.count_rows()
+            found = dataset.dataset(self.path, format="parquet")
+            self.size = found.count_rows()
+            self.files = {x.path: x.physical_schema.names for x in found.get_fragments()}
         except (arrow.ArrowException, OSError) as error:
             text = " ".join(str(error).split())
             raise ValueError(f"`source` of `stream`: {path} holds no intact Parquet file ({text}).") from error
         check(self.size > 0, "source", "stream", "a Parquet file or folder with rows", str(path))
-        there = self.files.schema.names
+        there = found.schema.names
         columns = list(there) if columns is None else [columns] if isinstance(columns, str) else columns
         self.columns = dict(columns) if isinstance(columns, Mapping) else {k: k for k in columns}
         self.names = list(dict.fromkeys(k for x in self.columns.values() for k in ([x] if isinstance(x, str) else x)))
-        for name in self.names:
-            if name not in there:
-                known = ", ".join(map(str, there[:20])) + (", ..." if len(there) > 20 else "")
-                hint = did_you_mean(str(name), there)
-                raise ValueError(f"`columns` of `stream` names {name!r}; {path} has the columns {known}.{hint}")
+        for file, there in self.files.items():
+            for name in self.names:
+                if name not in there:
+                    known = ", ".join(map(str, there[:20])) + (", ..." if len(there) > 20 else "")
+                    hint = did_you_mean(str(name), there)
+                    raise ValueError(f"`columns` of `stream` names {name!r}; {file} has the columns {known}.{hint}")
 
     def __repr__(self) -> str:
         return str(self.path)
 
     def chunks(self, rows: int) -> Iterator[dict[str, np.ndarray]]:
         """Give the rows in order, so many at a time."""
-        from pyarrow import dataset
+        from pyarrow import parquet
 
-        # Read-ahead is ours: Arrow's own would hold many more rows than are asked for.
-        own = dataset.ParquetFragmentScanOptions(pre_buffer=False)
-        batches = self.files.to_batches(
-            columns=self.names, batch_size=rows, batch_readahead=1, fragment_readahead=1, use_threads=False,
-            fragment_scan_options=own,
-        )  # fmt: skip
         waiting: deque[dict[str, np.ndarray]] = deque()
         held = 0
-        for batch in batches:
-            waiting.append({k: self._numbers(k, batch.column(k)) for k in self.names})
-            held += batch.num_rows
-            while held >= rows:
-                yield self._joined(waiting, rows)
-                held -= rows
+        for path in self.files:
+            # Through a small buffer: a scan of the whole data set would hold several files at once.
+            file = parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+            for batch in file.iter_batches(rows, columns=self.names, use_threads=False):
+                waiting.append({k: self._numbers(k, batch.column(k)) for k in self.names})
+                held += batch.num_rows
+                while held >= rows:
+                    yield self._joined(waiting, rows)
+                    held -= rows
         if held:
             yield self._joined(waiting, held)
 
@@ -203,13 +205,13 @@ class StreamedKernels(JaxKernels):
     def look(self, points, rows):
         if rows is not None:
             return super().look(points, rows)
-        found = self._summed(_chunk_gradients, [1] if len(points) == 1 else self.sizes, points)
+        found = self._summed(_chunk_gradients, [1] if len(points) == 1 else _POINTS, points)
         return found[:, 0], found[:, 1:]
 
     def compare(self, new, old, rows):
         if rows is not None:
             return super().compare(new, old, rows)
-        return tuple(self._summed(_chunk_differences, self.sizes, new, old).T)
+        return tuple(self._summed(_chunk_differences, _POINTS, new, old).T)
 
     def anchor(self, flat):
         found = self._summed(_chunk_anchors, [1], flat, prior=False)
@@ -220,27 +222,28 @@ class StreamedKernels(JaxKernels):
     def each_total(self, fn, params):
         program = self.bind(_chunk_totals, fn)
         total: Any = 0.0
-        for data, weight, _ in self._chunks():
-            total = total + self._in_blocks(lambda p, d=data, w=weight: program(p, d, w), [self.block], params)
+        for rows, _ in self._chunks():
+            total = total + self._in_blocks(lambda p, rows=rows: program(p, *rows), _POINTS, params)
         return total
 
     def _summed(self, fn: Any, sizes: list[int], *points: np.ndarray, prior: bool = True) -> np.ndarray:
         """Sum what a program gives for points over all chunks; the prior comes with the first of them."""
         program = self.bind(fn, self.density)
         total: Any = 0.0
-        for data, weight, first in self._chunks():
-            share = np.float64(prior and first)
-            seen = self._in_blocks(lambda *x, d=data, w=weight, s=share: program(*x, d, w, s), sizes, *points)
-            total = total + seen
+        for rows, first in self._chunks():
+            chunk = (*rows, np.float64(prior and first))
+            total = total + self._in_blocks(lambda *x, chunk=chunk: program(*x, *chunk), sizes, *points)
         return total
 
-    def _chunks(self) -> Iterator[tuple[Any, np.ndarray, bool]]:
+    def _chunks(self) -> Iterator[tuple[Any, bool]]:
         """Give chunks of one size: the last one is filled up with rows of no weight."""
         size = self.rows.rows_per_read
         for i, chunk in enumerate(self.rows.chunks()):
             count = len(jax.tree.leaves(chunk)[0])
             full = jax.tree.map(lambda x: x if len(x) == size else np.resize(x, (size, *x.shape[1:])), chunk)
-            yield full, (np.arange(size) < count).astype(float), i == 0
+            with wide():  # put on the device once, however many blocks of points look at it
+                rows = jax.device_put(as_arrays((full, (np.arange(size) < count).astype(float))))
+            yield rows, i == 0
 
 
 # ---- programs ----------------------------------------------------------------------------------------------
