@@ -1,9 +1,8 @@
-"""Fits by minibatches against fits that read all the data, from the same seeds; and data that are not in memory.
+"""Fits by minibatches against fits that read all the data, from the same seeds.
 
-    python benchmarks/minibatches.py [--seeds 5] [--gigabytes 4] [--out benchmarks/results]
+    python benchmarks/minibatches.py [--seeds 5] [--out benchmarks/results]
 
-The first table is of subsampled plates, the second of `batch_size=`, the third of `yo.stream`: Parquet files are written to
-a temporary folder, and read by a process of its own, whose peak memory is given: all of it, Python and JAX included.
+The first table is of subsampled plates, the second of `batch_size=`.
 
 An epoch is one reading of all rows. The start and the anchors read all of them; every other look of a fit by minibatches
 reads its batch, and reads it twice: at the draw and at the anchor. The looks behind the reported ELBO are not counted.
@@ -11,13 +10,7 @@ reads its batch, and reads it twice: at the draw and at the anchor. The looks be
 
 import argparse
 import datetime
-import json
 import platform
-import resource
-import subprocess
-import sys
-import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -141,74 +134,15 @@ def by_batch_size(seeds):
         )
 
 
-# ---- data that are not in memory ---------------------------------------------------------------------------
-
-DIM, PER_FILE = 20, 500_000
-
-
-def logistic(params, data):
-    eta = data["X"] @ params["w"]
-    return data["y"] * eta - jax.nn.softplus(eta)
-
-
-def write(folder, gigabytes):
-    """Write Parquet files of random rows, so many bytes in all."""
-    import pyarrow as arrow
-    from pyarrow import parquet
-
-    w = np.random.default_rng(0).normal(size=DIM)
-    for i in range(round(gigabytes * 2**30 / (8 * (DIM + 1) * PER_FILE))):
-        rng = np.random.default_rng((1, i))
-        X = rng.normal(size=(PER_FILE, DIM)) / np.sqrt(DIM)
-        y = (rng.random(PER_FILE) < 1.0 / (1.0 + np.exp(-X @ w))).astype(float)
-        columns = {**{f"x{j}": X[:, j] for j in range(DIM)}, "y": y}
-        parquet.write_table(arrow.table(columns), Path(folder) / f"{i:04d}.parquet", compression="none")
-
-
-def read(folder):
-    """Fit what is in a folder, and print what it took; for a process of its own."""
-    begin = time.perf_counter()
-    data = yo.stream(folder, {"X": [f"x{j}" for j in range(DIM)], "y": "y"})
-    prior = {"w": dist.Normal(np.zeros(DIM), 2.5).to_event(1)}
-    fit = yo.fit(yo.Model(prior=prior, log_likelihood=logistic, data=data), progress=False)
-    said = {
-        "rows": len(data), "seconds": time.perf_counter() - begin, "converged": fit.converged, "elbo": str(fit.elbo),
-        "ratio": float(np.std(fit.log_ratio)), "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }  # fmt: skip
-    print(json.dumps(said))
-
-
-def streamed(gigabytes):
-    yield "| rows | files | s, with sample and compiling | peak memory | sd of log p - log q, all rows | ELBO | converged |"
-    yield "|---|---|---|---|---|---|---|"
-    with tempfile.TemporaryDirectory() as folder:
-        write(folder, gigabytes)
-        size = sum(x.stat().st_size for x in Path(folder).iterdir()) / 1e9
-        out = subprocess.run([sys.executable, __file__, "--read", folder], capture_output=True, text=True, check=True)
-    said = json.loads(out.stdout.splitlines()[-1])
-    yield (
-        f"| {said['rows']:,} | {size:.2f} GB | {said['seconds']:.0f} | {said['megabytes']:,.0f} MB | {said['ratio']:.3f} "
-        f"| {said['elbo']} | {said['converged']} |"
-    )
-
-
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--seeds", type=int, default=5)
-    args.add_argument("--gigabytes", type=float, default=4.0)
     args.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    args.add_argument("--read", help=argparse.SUPPRESS)
     args = args.parse_args()
-    if args.read:
-        read(args.read)
-        return
-    said = f"`python benchmarks/minibatches.py --seeds {args.seeds} --gigabytes {args.gigabytes:g}`"
+    said = f"`python benchmarks/minibatches.py --seeds {args.seeds}`"
     where = f"{datetime.date.today()}, yoasovi {yo.__version__}, JAX {jax.__version__}, {jax.default_backend()}, "
     lines = [f"{said}, {where}{platform.machine()}, {jax.device_count()} device(s); medians over seeds"]
-    parts = {
-        "Subsampled plates": plates(args.seeds), "`batch_size=`, built-in regressions": by_batch_size(args.seeds),
-        "Parquet files that are not in memory (logistic regression, 20 coefficients)": streamed(args.gigabytes),
-    }  # fmt: skip
+    parts = {"Subsampled plates": plates(args.seeds), "`batch_size=`, built-in regressions": by_batch_size(args.seeds)}
     for title, table in parts.items():
         lines += ["", f"## {title}", ""]
         for line in table:

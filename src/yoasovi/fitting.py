@@ -104,21 +104,21 @@ def fit(
         clock.watch, clock.guard = show.compiling, interrupts.run
         with clock.stage("model"):
             model = as_model(model, *given.args, **given.kwargs)
-            model = in_batches(model, batch_size)
             if mesh is not None:
                 from yoasovi.scale.sharding import over
 
                 model = over(model, mesh)
+            parts = in_batches(model, batch_size)
             family, why = choose_family(model, chosen, given.family)
             chosen = chosen.for_family(model, family)
         options = options._replace(max_steps=max_steps or chosen.max_steps)  # that form has a limit of its own
         try:
-            answer = _fit(model, chosen, family, why, options, clock, interrupts, show)
+            answer = _fit(parts, chosen, family, why, options, clock, interrupts, show)
         except jax.errors.JaxRuntimeError as error:
             if jax.process_count() == 1:
                 raise
             raise ConnectionError(_lost(error, options.checkpoint)) from error
-        answer.asked = asked
+        answer.asked, answer.model = asked, model  # what is said of a fit is about all the data
     check(isinstance(mend, bool), "mend", "fit", "True or False", mend)
     if not mend or given.method != "yoasovi":
         return answer

@@ -128,7 +128,7 @@ def small_part(model: Any) -> Any:
     elif count * _BATCHES > batches.size:
         return None
     index = np.sort(np.random.default_rng(0).choice(batches.size, count, replace=False))
-    some = batches.rows(jax.tree.map(np.asarray, model.data), index)
+    some = batches.rows(model.data, index)
     scaled = Scaled(batches.log_likelihood, batches.total / count)
     return replace(model, subsampled=None, stream=None, data=some, log_likelihood=scaled)
 
@@ -165,9 +165,9 @@ def _by_rows(model: Any, batches: RowBatches) -> bool:
     """Say whether rows of the data give as many terms of the likelihood, and the same among fewer other rows."""
     count = min(200, batches.size)
     index = np.sort(np.random.default_rng(0).choice(batches.size, count, replace=False))
-    data = jax.tree.map(np.asarray, model.data)
-    some, fewer = (batches.rows(data, rows) for rows in (index, index[1::2]))  # every other: neighbours would be missed
-    if all(np.shape(a) == np.shape(b) for a, b in zip(*map(jax.tree.leaves, (fewer, data)), strict=True)):
+    # Every other row: a likelihood of neighbours would pass if they were there.
+    some, fewer = (batches.rows(model.data, rows) for rows in (index, index[1::2]))
+    if all(np.shape(a) == np.shape(b) for a, b in zip(*map(jax.tree.leaves, (fewer, model.data)), strict=True)):
         return False
 
     def terms(*both):
@@ -175,7 +175,7 @@ def _by_rows(model: Any, batches: RowBatches) -> bool:
         return [model.log_likelihood(params, x) for x in both]
 
     with precision():
-        inputs = as_arrays(model.inputs)
+        inputs = as_arrays(model.inputs if model.centred else model.inputs._replace(data=None))
         try:
             found = jax.jit(terms)(*as_arrays((some, fewer)))
         except Exception:  # whatever a function that needs all rows raises
