@@ -1,4 +1,4 @@
-"""Minibatches: plates of a NumPyro model that take a subsample."""
+"""Minibatches: plates of a NumPyro model that take a subsample, and rows of the data by `batch_size`."""
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,11 @@ import pytest
 
 import yoasovi as yo
 from conftest import Conjugate
+from yoasovi.climb import climb_by_part
 from yoasovi.files.checkpoint import Store
 from yoasovi.kernels.looks import JaxKernels
 from yoasovi.kernels.programs import as_arrays, precision
-from yoasovi.model.minibatch import Anchor, Batch
+from yoasovi.model.minibatch import Anchor, Batch, in_batches as by_rows, random_rows, small_part
 from yoasovi.numpyro import from_numpyro
 
 known = Conjugate(n=3000, d=3)
@@ -174,3 +175,116 @@ def test_discrete_sites_and_factorised_families_are_evaluated_in_full_with_a_war
         assert from_numpyro(labelled, jnp.arange(6.0), batch=2).subsampled is None
     with pytest.warns(UserWarning, match="evaluated in full: minibatches are for Gaussian families"):
         assert yo.fit(model, family=yo.Factorised(), seed=0, max_steps=50).num_gradients == 0
+
+
+# ---- rows of the data, by `batch_size` ---------------------------------------------------------------------
+
+
+def linear(log_likelihood=lambda p, d: dist.Normal(d["X"] @ p["w"], 1.0).log_prob(d["y"]), n=3000, **more):
+    prior = {"w": dist.Normal(jnp.zeros(3), 1.0).to_event(1)}
+    return yo.Model(prior=prior, log_likelihood=log_likelihood, data={"X": known.X[:n], "y": known.y[:n], **more})
+
+
+def test_every_row_is_as_likely_as_any_other():
+    # 10 rows in batches of 4: expected 8,000 each of 20,000 batches. False alarms: 10 z-values, 1 in 3,000.
+    rows = jax.vmap(lambda k: random_rows(k, 10, 4))(jax.random.split(jax.random.key(0), 20_000))
+    assert all(len(np.unique(x)) == 4 for x in np.asarray(rows[:500]))
+    counts = np.bincount(np.asarray(rows).ravel(), minlength=10)
+    assert np.all(np.abs(counts - 8000) < 4 * np.sqrt(20_000 * 0.4 * 0.6))
+    again = jax.vmap(lambda k: random_rows(k, 10, 4, salt=1))(jax.random.split(jax.random.key(0), 500))
+    assert not np.array_equal(np.sort(rows[:500], 1), np.sort(again, 1))  # plates of different names differ
+
+
+def test_batch_size_fits_a_model_by_rows_of_its_data(tmp_path, monkeypatch):
+    looked, plain = [], JaxKernels.look
+    monkeypatch.setattr(JaxKernels, "look", lambda self, x, rows: looked.append(rows) or plain(self, x, rows))
+    fit = yo.fit(model := linear(), batch_size=50, seed=0)
+    sd, factor = np.sqrt(np.diag(known.covariance)), np.asarray(fit.family.factor(fit.params))
+    assert fit.converged and sum(rows is not None for rows in looked) > 1
+    assert np.all(np.abs(fit.params.mean - known.mean) < 0.1 * sd)
+    np.testing.assert_allclose(np.sqrt(np.diag(factor @ factor.T)), sd, rtol=0.1)
+    assert abs(fit.elbo.value - known.elbo(fit.params.mean, factor)) < 5 * fit.elbo.se + 1e-6
+    assert fit.asked["batch_size"] == "50" and fit.model.subsampled is None
+    fit.save(tmp_path / "saved")
+    assert yo.load(tmp_path / "saved", model=model).elbo == fit.elbo
+
+
+def test_a_batch_of_all_rows_is_no_minibatch_and_other_arrays_stay_whole():
+    likelihood = lambda p, d: dist.Normal(d["X"] @ (p["w"] * d["unit"]), 1.0).log_prob(d["y"])
+    model = by_rows(linear(likelihood, unit=np.ones(3)), 20)
+    assert by_rows(linear(), 3000).subsampled is None
+    assert model.subsampled(jax.random.key(0), {"w": jnp.zeros(3)}, model.data).shape == (20,)
+    assert model.batch_density.width == 60 < model.density.width
+
+
+WHOLE = {
+    "means over rows": lambda p, d: dist.Normal((d["X"] - d["X"].mean(0)) @ p["w"], 1.0).log_prob(d["y"]),
+    "rows before": lambda p, d: dist.Normal(jnp.cumsum(d["X"] @ p["w"]), 1.0).log_prob(d["y"]),
+    "all rows at hand": lambda p, d: dist.Normal(known.X @ p["w"], 1.0).log_prob(d["y"]),
+    "more values than rows": lambda p, d: jnp.tile(d["X"] @ p["w"], 2),
+}
+
+
+@pytest.mark.parametrize("likelihood", WHOLE.values(), ids=WHOLE)
+def test_a_likelihood_that_takes_more_than_its_row_is_refused(likelihood):
+    with pytest.raises(ValueError, match="must be None for this model: its likelihood is not one value per row"):
+        yo.fit(linear(likelihood), batch_size=50)
+
+
+@pytest.mark.parametrize("size, said", [
+    (5000, "`batch_size` of `fit` must be at most the number of observations, 3,000; got 5,000."),
+    (0, "`batch_size` of `fit` must be a positive integer; got 0."),
+])  # fmt: skip
+def test_a_batch_that_cannot_be_is_refused(size, said):
+    with pytest.raises(ValueError) as error:
+        yo.fit(linear(), batch_size=size)
+    assert str(error.value) == said
+
+
+def lengthy(y, n):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    with numpyro.plate("rows", n):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def test_models_without_rows_or_with_batches_of_their_own_are_refused(model):
+    with pytest.raises(ValueError, match="it takes minibatches of its own"):
+        yo.fit(model, batch_size=10)
+    with pytest.raises(ValueError, match="not one value per row"):
+        yo.fit(yo.Model.external(lambda x: -0.5 * float(x @ x), 2), batch_size=1)
+    with pytest.raises(ValueError, match="latent variable per observation"):
+        yo.fit(yo.models.GaussianMixture(np.arange(20.0), num_components=2), batch_size=5)
+    with pytest.raises(ValueError, match=r"numpyro.plate\(..., subsample_size=\)"):
+        yo.fit(lengthy, known.y, 3000, batch_size=10)  # its plate stays as long as the data were
+    assert by_rows(from_numpyro(regression, known.X, known.y), 10).subsampled is not None
+
+
+def test_a_climb_by_a_part_of_the_rows_ends_at_the_top_of_all_of_them_after_a_few_looks():
+    rng = np.random.default_rng(0)
+    curvature = np.diag([1.0, 30.0, 1000.0])
+    whole_top, part_top = np.array([1.0, -2.0, 0.5]), np.array([1.3, -1.9, 0.52])
+    wrong = curvature @ (np.eye(3) + 0.1 * np.diag(rng.normal(size=3)))
+    looked = []
+
+    def parabola(top, bend, seen=None):
+        def look(x):
+            if seen is not None:
+                seen.append(len(x))
+            away = x - top
+            return -0.5 * np.einsum("ni,ij,nj->n", away, bend, away), -away @ bend
+
+        return look
+
+    found = climb_by_part(parabola(part_top, wrong), parabola(whole_top, curvature, looked), np.zeros((1, 3)), 100, 60.0)
+    assert -0.05 < found.height[0] <= 0
+    assert found.gradients[0] == sum(looked) <= 4
+
+
+def test_a_small_part_is_a_small_share_of_the_rows_scaled_to_all_of_them():
+    part = small_part(by_rows(linear(), 5))
+    assert part is None  # 200 rows per parameter would be a fifth of them
+    likelihood = lambda p, y: -jnp.ones_like(y) * p["m"]
+    big = yo.Model(prior={"m": dist.Normal(0.0, 1.0)}, log_likelihood=likelihood, data=np.ones(8000))
+    part = small_part(by_rows(big, 10))
+    assert part.num_observations == 200 and part.subsampled is None
+    assert float(jnp.sum(part.log_likelihood({"m": 1.0}, part.data))) == pytest.approx(-8000.0)

@@ -11,7 +11,7 @@ NAMES = [
     "Model", "fit", "Fit", "load", "noncentred", "from_numpyro", "from_pymc", "from_stan", "models", "Method", "MeanField",
     "FullRank",
     "LowRank", "Factorised", "StopReason", "Verdict", "Thresholds", "Checkpoint", "calibrate", "Calibration", "Estimate",
-    "cache", "connect", "Job", "Sweep", "jobs", "sweep", "acceptance", "draws", "families", "gradients", "methods",
+    "cache", "connect", "Job", "Sweep", "jobs", "stream", "sweep", "acceptance", "draws", "families", "gradients", "methods",
     "tempering",
 ]  # fmt: skip
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from yoasovi.numpyro import from_numpyro
     from yoasovi.pymc import from_pymc
     from yoasovi.scale.sharding import connect
+    from yoasovi.scale.stream import stream
     from yoasovi.scale.sweep import Job, Sweep, jobs, sweep
     from yoasovi.stan import from_stan
     from yoasovi.stopping import StopReason
@@ -54,13 +55,14 @@ _HOMES = {
     "from_stan": "stan",
     "load": "files.saving",
     "noncentred": "model",
+    "stream": "scale.stream",
     "sweep": "scale.sweep",
 }
 _MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
 __all__ = [  # noqa: RUF022 - names first, then modules
     "Arrow", "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "Job", "LowRank", "MeanField",
     "Method", "Model", "StopReason", "Sweep", "Thresholds", "Verdict", "cache", "calibrate", "connect", "fit",
-    "from_numpyro", "from_pymc", "from_stan", "jobs", "load", "noncentred", "sweep",
+    "from_numpyro", "from_pymc", "from_stan", "jobs", "load", "noncentred", "stream", "sweep",
     "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
 ]  # fmt: skip
 

@@ -119,7 +119,7 @@ def _rank(
     if got != shapes:
         raise ValueError(f"`simulate` of `calibrate` must give data of the shapes of the model's; got {got}, not {shapes}.")
     # A model's own start was made for its own data.
-    answer = fit(replace(model, data=data, start=None), seed=seed + i, **options)
+    answer = fit(replace(model, data=data, start=None, stream=None), seed=seed + i, **options)
     sample = answer.sample(draws, corrected=corrected)
     return np.concatenate([np.ravel(np.mean(sample[k] < np.asarray(truth[k]), 0)) for k in truth]), answer.converged
 

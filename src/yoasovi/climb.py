@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 _MEMORY = 20  # pairs of steps and changes of the gradient that describe the curvature
+_ROUNDS = 5  # of a climb by a part of the data
 _LONG = 40  # gradients after which a climb that gained little is given up
 
 
@@ -87,6 +88,36 @@ def climb(
         alive[stay] = length[stay] > 1e-12
         alive &= spent < budget
     return Climbs(x, value, spent, given_up, refused)
+
+
+def climb_by_part(part: Callable, whole: Callable, x: np.ndarray, budget: int, near: float) -> Climbs:
+    """Climb log p of a part of the data from x, (1, d); then the part put right by the slope of all of it at its top.
+
+    A round takes one look at all the data, and leaves of the way to the top the share by which the part's curvature is
+    wrong. Looks at all the data are counted. Where rounds lead nowhere all of it is climbed.
+    """
+    found = climb(part, x, budget, near=near)
+    if found.given_up[0] or not np.isfinite(found.height[0]):
+        return found._replace(gradients=found.gradients * 0)
+    top, (height, slope), looks = found.top, whole(found.top), 1
+    for _ in range(_ROUNDS):
+        here, bias = part(top)
+        bias = slope - bias
+
+        def corrected(points, top=top, bias=bias):
+            f, g = part(points)
+            return f + (points - top) @ bias[0], g + bias
+
+        found = climb(corrected, top, budget)
+        if found.height[0] - here[0] < 0.1:
+            return Climbs(top, height, np.array([looks]), np.zeros(1, bool), np.zeros((2, 1), int))
+        there = whole(found.top)
+        looks += 1
+        if not there[0][0] > height[0]:
+            break
+        top, (height, slope) = found.top, there
+    found = climb(whole, top, budget)
+    return found._replace(gradients=found.gradients + looks)
 
 
 def climb_elbo(look: Callable, mean: np.ndarray, scale: np.ndarray, noise: np.ndarray, budget: int) -> Climbs:

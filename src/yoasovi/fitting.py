@@ -24,6 +24,7 @@ from yoasovi.kernels import kernels_of
 from yoasovi.kernels.programs import Clock, precision
 from yoasovi.methods import Method, method as named
 from yoasovi.model import Density, Model
+from yoasovi.model.minibatch import in_batches, small_part
 from yoasovi.optimizers import Natural
 from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.interrupts import Interrupts
@@ -38,8 +39,8 @@ from yoasovi.windows.rule import Window
 from yoasovi.windows.state import Setting
 from yoasovi.windows.value_rule import ValueWindow
 
-# Draws behind the ELBO: as many as its error asks for, or as cost nothing.
-_FEWEST_DRAWS, _MOST_DRAWS, _ENOUGH, _CLOSEST = 64, 1000, 0.01, 8
+# Draws behind the ELBO: as many as its error asks for (windows end within 0.02 nats), or as cost nothing.
+_FEWEST_DRAWS, _MOST_DRAWS, _ENOUGH, _CLOSEST = 64, 1000, 0.02, 8
 _NUMBERS = 2**24  # of noise at a time
 
 
@@ -77,6 +78,8 @@ def fit(
         The same seed gives the same bits.
     max_steps, restarts
         Most iterations (the method's own limit if None); how many starts, of which the best is returned.
+    batch_size
+        Rows of the data that one look takes, drawn at random; the start, anchors and what is reported take all of them.
     progress
         Live progress: True, False, or None for "where there is a terminal or a notebook".
     checkpoint, resume
@@ -92,11 +95,9 @@ def fit(
     """
     clock = Clock()
     given = sort_out(model, args, method, family, settings | ({} if optimizer is None else {"optimizer": optimizer}), _OWN)
-    asked = _asked(method=given.method, family=given.family, max_steps=max_steps, restarts=restarts,
+    asked = _asked(method=given.method, family=given.family, max_steps=max_steps, restarts=restarts, batch_size=batch_size,
                    nonfinite=nonfinite, max_nonfinite=max_nonfinite, mend=mend, **given.settings)  # fmt: skip
     chosen = named(given.method, **given.settings)
-    if batch_size is not None:
-        raise NotImplementedError("`batch_size` of `fit` is not available yet.")
     options = _options(seed, max_steps, restarts, progress, nonfinite, max_nonfinite, checkpoint, resume, chosen.max_steps)
     with Interrupts() as interrupts, Progress(options.progress, chosen, options.max_steps) as show:
         clock.watch, clock.guard = show.compiling, interrupts.run
@@ -106,16 +107,17 @@ def fit(
                 from yoasovi.scale.sharding import over
 
                 model = over(model, mesh)
+            parts = in_batches(model, batch_size)
             family, why, looked = choose_family(model, chosen, given.family, clock, restarts, seed)
             chosen = chosen.for_family(model, family)
         options = options._replace(max_steps=max_steps or chosen.max_steps)  # that form has a limit of its own
         try:
-            answer = _fit(model, chosen, family, why, options, clock, interrupts, show)
+            answer = _fit(parts, chosen, family, why, options, clock, interrupts, show)
         except jax.errors.JaxRuntimeError as error:
             if jax.process_count() == 1:
                 raise
             raise ConnectionError(_lost(error, options.checkpoint)) from error
-        answer.asked = asked
+        answer.asked, answer.model = asked, model  # what is said of a fit is about all the data
         answer.num_gradients += looked
     check(isinstance(mend, bool), "mend", "fit", "True or False", mend)
     if not mend or given.method != "yoasovi":
@@ -160,8 +162,11 @@ def fitted_density(model: Model, method: Method, family: Any) -> Density:
     """Give the density that windows look at: that of minibatches, where there are any and the method can take them."""
     if model.subsampled is None:
         return model.density
+    natural = isinstance(method.acceptance, Window) and isinstance(method.optimizer, Natural)
+    if model.stream is not None and not (isinstance(family, Gaussian) and natural):
+        raise ValueError("`data` of `Model` can be a stream only where the default method fits a Gaussian; read them first.")
     if isinstance(family, Gaussian) and not isinstance(method.acceptance, ValueWindow):
-        return model.density._replace(subsampled=model.subsampled)
+        return model.batch_density
     text = "minibatches are for Gaussian families, and for methods that do not regress values"
     warnings.warn(f"{model.name} is evaluated in full: {text}.", stacklevel=4)
     return model.density
@@ -296,7 +301,9 @@ def _begin(model: Model, turns: Turns, whole: Any, seed: int, lanes: int) -> Beg
         params = [family.init(model, start) for start in given]
         return Begin(jax.tree.map(lambda *x: np.stack([np.asarray(a) for a in x]), *params), np.full(lanes, COLD_TRUST))
     if isinstance(turns.method.optimizer, Natural):
-        return warm_start(model, whole, family, seed, lanes)
+        few = small_part(model) if turns.setting.batched and lanes == 1 else None
+        part = None if few is None else kernels_of(few, family, turns.kernels.clock)
+        return warm_start(model, whole, family, seed, lanes, part=part)
     return cold_start(model, family, seed, lanes)
 
 

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import biject_to
 from scipy.special import digamma, polygamma
 
-from yoasovi.climb import climb
+from yoasovi.climb import climb, climb_by_part
 from yoasovi.errors import check
 from yoasovi.kernels.looks import is_real
 from yoasovi.kernels.programs import as_arrays, precision
@@ -139,17 +139,24 @@ def cold_start(model: Model, family: Any, seed: int, lanes: int = 1) -> Begin:
     return Begin(params, np.full(lanes, COLD_TRUST))
 
 
-def warm_start(model: Model, kernels: Any, family: Any, seed: int, lanes: int = 1, budget: int = 100) -> Begin:
+def warm_start(
+    model: Model, kernels: Any, family: Any, seed: int, lanes: int = 1, budget: int = 100, part: Any = None
+) -> Begin:  # fmt: skip
     """Climb log p from the cold start; take the place found, narrowly, only if the ELBO gains on common draws.
 
     Where it does not (a hierarchy's log p can rise for ever as a scale goes to zero) the posterior may be far. What is
     climbed, and judged, is log p of all the data, also where windows look at minibatches: the top of a single minibatch can
-    be many posterior standard deviations away, and the way back costs more.
+    be many posterior standard deviations away, and the way back costs more. `part` looks at a part of the data that is
+    large enough to show most of the way.
     """
     centre, scale = places(model, seed, lanes)
     rng = stream(seed, Purpose.LOADINGS)
     cold = family.init(centre, _COLD_SCALE * scale, rng)
-    found = climb(kernels.point, centre, budget, near=20.0 * centre.shape[1])
+    near = 20.0 * centre.shape[1]
+    if part is not None and lanes == 1:
+        found = climb_by_part(part.point, kernels.point, centre, budget, near)
+    else:
+        found = climb(kernels.point, centre, budget, near=near)
     warm = family.init(found.top, _WARM_SCALE * scale, rng)
     worth = ~found.given_up & np.isfinite(found.height)
     tally = judge.empty(np.zeros(lanes))

@@ -95,6 +95,8 @@ def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     model, local = fit.model, fit.model.density.local_sites
     fn = model.log_marginal or model.log_likelihood
     whole = isinstance(fn, WholeDensity | HostDensity) or (model.recovered is not None and not model.labels.blocks)
+    if model.stream is not None:
+        raise ValueError(f"`loo` needs all the data in memory; those of {model.name} are streamed.")
     if whole or (local and model.log_marginal is None):
         raise ValueError(f"`loo` needs a likelihood by observation; {model.name} has none (give `log_marginal` of `Model`).")
     if fit.refined is not None or fit.worth_correcting:

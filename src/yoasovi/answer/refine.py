@@ -122,6 +122,8 @@ def refusal(model: Any) -> str | None:
         return "`refine` needs the model: yo.load(folder, model=model).refine()."
     if model.on_host:
         return f"`refine` needs a density written in JAX; that of {model.name} is a function outside it: use its own NUTS."
+    if model.stream is not None:
+        return f"`refine` needs all the data in memory; those of {model.name} are streamed."
     if not model.differentiable:
         return f"`refine` needs gradients of log p; {model.name} has values alone."
     if model.density.local_sites or any(site.discrete for site in model.density.sites):

@@ -35,6 +35,8 @@ def of_model(model: Model) -> dict[str, str]:
     for name, law in {**inputs.prior, **inputs.local}.items():
         if isinstance(law, Distribution):
             out[f"prior of {name}"] = f"{type(law).__name__} {_digest(*_fields(law))}"
+    if model.stream is not None:
+        out["streamed rows"] = f"{len(model.stream):,}"
     for path, leaf in jax.tree_util.tree_leaves_with_path(inputs.data):
         array = np.asarray(leaf)
         out[f"data{jax.tree_util.keystr(path)}"] = f"{array.dtype} {array.shape} {_digest(array)}"

@@ -154,7 +154,7 @@ def _take_apart(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             "name": fit.model.name,
             "sites": [s._asdict() for s in density.sites],
             "local_sites": [s._asdict() for s in density.local_sites],
-            "num_observations": density.num_observations,
+            "num_observations": fit.model.num_observations,
             "differentiable": density.differentiable,
             "centred": fit.model.centred,
             "labels": _labels_as_json(fit.model.labels or Labels(), [*draws]),

@@ -15,6 +15,10 @@ def kernels_of(model: Any, family: Any, clock: Clock, lanes: int = 1, density: A
     density = model.density if density is None else density
     if model.on_host:
         return HostKernels(density, model.inputs, family, clock)
+    if model.stream is not None:
+        from yoasovi.scale.stream import StreamedKernels
+
+        return StreamedKernels(model.stream, density, model.inputs, family, clock, lanes)
     if isinstance(family, Gaussian | Mixture):
         return JaxKernels(density, model.inputs, family, clock, lanes, model.mesh)
     from yoasovi.kernels.factors import FactorKernels

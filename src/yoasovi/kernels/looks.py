@@ -224,7 +224,7 @@ class JaxKernels(PointKernels):
         """Give the sum of `fn(params, data)` at draws on the sites' own supports, one number per draw."""
         return self._in_blocks(self.bind(_each_total, fn), [self.block], params)
 
-    def _in_blocks(self, program: Bound, sizes: list[int], *arrays: Any) -> Any:
+    def _in_blocks(self, program: Callable, sizes: list[int], *arrays: Any) -> Any:
         """Run a program on rows, in blocks of few sizes; the last is padded with copies of the last row."""
         leaves, tree = jax.tree.flatten(arrays)
         total, start, found = len(leaves[0]), 0, []

@@ -21,6 +21,7 @@ from yoasovi.model.centring import Centring
 from yoasovi.model.density import Density, Inputs, Params, Rule, Site, local_law, widest
 from yoasovi.model.external import HostDensity
 from yoasovi.model.labels import Labels, names, priors
+from yoasovi.model.minibatch import RowStream
 
 _SHOWN = 8  # sites that are named where a model is shown
 
@@ -36,7 +37,7 @@ class Model:
     log_likelihood
         Function of (params, data), parameters on their own supports, returning one value per observation: shape (N,).
     data
-        Any pytree of arrays, passed to `log_likelihood`.
+        Any pytree of arrays, passed to `log_likelihood`; or `yo.stream(...)`, which reads rows as they are needed.
     local
         One NumPyro distribution (or a function of the global parameters returning one) per latent variable that
         each observation has one of; `log_likelihood` finds it in `params` with shape (N,). Or, for a site of `prior`, the
@@ -56,6 +57,8 @@ class Model:
         that of `log_likelihood`. A fit then looks at minibatches; what it reports is about all the data.
     centring
         Sites that can be non-centred, and those that are; see `noncentred`.
+    stream
+        Where the rest of the rows is: given as `data` (see `yo.stream`), of which a random sample of rows is kept here.
     mesh
         Devices that share the rows of the data among them; `fit(mesh=...)` sets it.
     labels
@@ -86,8 +89,13 @@ class Model:
     centring: Centring | None = None
     labels: Labels | None = None
     mesh: Mesh | None = None
+    stream: RowStream | None = None
 
     def __post_init__(self):
+        if isinstance(self.data, RowStream):
+            rows = self.data.sample
+            object.__setattr__(self, "stream", self.data if len(self.data) > len(jax.tree.leaves(rows)[0]) else None)
+            object.__setattr__(self, "data", rows)
         check(isinstance(self.prior, Mapping) and len(self.prior) > 0, "prior", "Model", "a non-empty dict", self.prior)
         for name, law in self.prior.items():
             check(isinstance(law, Distribution), f"prior[{name!r}]", "Model", "a NumPyro distribution", law)
@@ -160,7 +168,7 @@ class Model:
 
     @property
     def num_observations(self) -> int:
-        return self.density.num_observations
+        return self.density.num_observations if self.stream is None else len(self.stream)
 
     @cached_property
     def density(self) -> Density:
@@ -195,6 +203,16 @@ class Model:
         return Density(
             self.log_likelihood, sites, tuple(locals_), shape[0], self.differentiable, width, centring=centring
         )  # fmt: skip
+
+    @cached_property
+    def batch_density(self) -> Density:
+        """The density of minibatches, where there are any."""
+        if self.subsampled is None:
+            return self.density
+        point = {s.name: jax.ShapeDtypeStruct(s.shape, jnp.result_type(float)) for s in self.density.sites}
+        with precision():
+            program = jax.make_jaxpr(self.subsampled)(jax.random.key(0), point, self.data)
+        return self.density._replace(subsampled=self.subsampled, width=widest(program.jaxpr))
 
     @property
     def centred(self) -> dict[str, float]:

@@ -216,6 +216,8 @@ class Window:
     def _after_line(self, control: WindowControl, setting: Setting, forecast: Forecast, seen: Outcome):
         """Adapt length and trust by what the line promised, and move on to the next kind when it stops paying."""
         xp, (expected, signal, noise) = space(seen.gain), forecast
+        # Looks at minibatches cost little: sds that are wrong by a tenth are worth more of them.
+        tolerance = 0.4 * self.tolerance if setting.batched else self.tolerance
         dim, full_size = setting.dim, setting.family.line_size(setting.dim)
         full = control.kind == LINE
         short = seen.worse | (seen.gain + self.sure * seen.se < 0.25 * expected)
@@ -229,17 +231,18 @@ class Window:
         # A posterior that bends (much noise about the line) may have plateaus on which no line promises anything.
         # Under minibatches the noise is mostly theirs, so it says little of that, and a longer window takes it off.
         straight = True if setting.batched else noise * control.size < setting.family.bend(dim)
-        growth = xp.clip(noise / self.tolerance, 1.5, 4.0 if setting.batched else 2.0)
+        growth = xp.clip(noise / tolerance, 1.5, 4.0 if setting.batched else 2.0)
         # What a line of many draws promised is had once its step is taken: its noise is left.
         many = control.size >= 16 * self.first
-        little_left = many & (noise < self.tolerance) & (signal < 4.0 * self.tolerance)
-        little_left = little_left | (signal + noise < 2.0 * self.tolerance)
+        little_left = many & (noise < tolerance) & (signal < 4.0 * tolerance)
+        little_left = little_left | (signal + noise < 2.0 * tolerance)
         settled = seen.small & straight & little_left & (full if full_size else True)
 
         paying = seen.better & (seen.gain > xp.maximum(0.5 * expected, 0.1))
         blurred = ~paying & (noise > 0.25 * signal)
-        idle = seen.small & (not setting.family.lines_last())
-        failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse) | (full & idle)))
+        # A full line that gains nothing is at its end; not where minibatches blur it, or where lines come last.
+        idle = full & seen.small & (not setting.batched and not setting.family.lines_last())
+        failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse) | idle))
         undecided = ~seen.better & ~seen.worse
         grow = xp.where(full, blurred, undecided)
         size = xp.where(grow, even(growth * control.size), control.size)
@@ -253,10 +256,10 @@ class Window:
         over = (windows > most + 20) | (size > capacity) | crossed
         scales_done = over | (~seen.worse & (near | little | (windows > most)))
         # At its largest a window goes on while its line is nearly there.
-        nearly = straight & (noise < 2.0 * self.tolerance) & (signal < 4.0 * self.tolerance)
+        nearly = straight & (noise < 2.0 * tolerance) & (signal < 4.0 * tolerance)
         # Many draws and still far from straight: steps follow a bend, lines creep along it.
         creeping = many & (noise * control.size > 10.0 + 2.0 * dim) & (not setting.batched)
-        astray = (control.climbs > 0) & ~(straight & (signal + noise < 10.0 * self.tolerance))
+        astray = (control.climbs > 0) & ~(straight & (signal + noise < 10.0 * tolerance))
         lost = astray & seen.worse & (full_size > 4 * self.first)  # a climb costs no more than a few such lines
         line_done = (failures >= 2) | ((size > capacity) & ~nearly) | creeping | lost
 
