@@ -26,8 +26,9 @@ check: .venv/.ready
 	@$(MAKE) --no-print-directory test
 
 bench: .venv/.ready-bench
-	@set -e; for file in $(filter-out %/posteriordb.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(BIN)/python $$file; done
-	@echo "Left out: $(BIN)/python benchmarks/posteriordb.py FOLDER, which asks for a clone of github.com/stan-dev/posteriordb."
+	@set -e; for file in $(filter-out %/posteriordb.py %/svi_compat.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(BIN)/python $$file; done
+	@echo "Left out: $(BIN)/python benchmarks/posteriordb.py FOLDER, which asks for a clone of github.com/stan-dev/posteriordb,"
+	@echo "and $(BIN)/python benchmarks/svi_compat.py CLONE, which asks for one of github.com/pyro-ppl/numpyro."
 
 docs: .venv/.ready-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
