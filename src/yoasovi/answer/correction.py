@@ -89,7 +89,7 @@ def _learned(so_far: Pool, n: int, rng: np.random.Generator, axes: np.ndarray | 
     if dim <= _KERNELS_ALONE or axes is None or dim > _WARPED_UP_TO:
         return _kernels(so_far, n, rng)
     law = Warped.of(*so_far, axes, rng)
-    return law, law.draw(n, rng)
+    return law.__call__, law.draw(n, rng)
 
 
 def _around_q(dim: int, n: int, rng: np.random.Generator) -> tuple[Law, np.ndarray]:

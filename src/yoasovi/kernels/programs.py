@@ -182,7 +182,7 @@ class Bound:
 
     def _program(self, args: tuple, shapes: tuple) -> Any:
         kept = tuple((x.shape, str(x.dtype)) for x in self.leaves)
-        key = (self.fn, self.static, self.tree, kept, shapes, _x64(), jax.default_backend(), _WIDE_ON, self.tiny)
+        key: tuple = (self.fn, self.static, self.tree, kept, shapes, _x64(), jax.default_backend(), _WIDE_ON, self.tiny)
         key += (self.mesh, self.mesh and tuple(x.sharding for x in self.leaves))
         if key not in _STORE:
             fn, static, tree, places = self.fn, self.static, self.tree, self.places

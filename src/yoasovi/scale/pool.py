@@ -93,7 +93,8 @@ def _pooled(fn: _Elsewhere, items: dict[int, bytes], workers: int) -> Iterator[t
     # JAX must not be forked once its threads run.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(items) or 1), context, initializer=_end_with_parent) as pool:
-        futures = {pool.submit(fn, item): i for i, item in items.items()}
+        call: Callable[[bytes], Any] = fn.__call__
+        futures: dict[Any, int] = {pool.submit(call, item): i for i, item in items.items()}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()

@@ -143,7 +143,9 @@ def sweep(
         check(not {"", ".", ".."} & set(parts), "jobs", "sweep", "of names that can be folders", job.name)
     twice = [name for name, count in Counter(job.name for job in todo).items() if count > 1]
     check(not twice, "jobs", "sweep", "of names that occur once", twice)
-    folder, rows, failures = Path(out), {}, {}
+    folder = Path(out)
+    rows: dict[str, dict[str, Any]] = {}
+    failures: dict[str, Failure] = {}
     heads = _heads(todo, failures)
     for job in todo:
         if job.name in heads and (row := _finished(folder / job.name, heads[job.name])) is not None:
