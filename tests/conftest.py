@@ -7,7 +7,9 @@ from pathlib import Path
 
 # Almost all the time of these tests is XLA's compiling, for models that then run for milliseconds. The second flag
 # halves it; XLA ends the process over a flag that it does not know, and this one may go one day.
-FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_multi_thread_eigen=false"
+for library in ("OMP", "OPENBLAS", "MKL"):  # one thread for each of pytest's workers
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 def known(flag):
