@@ -158,7 +158,8 @@ def test_a_forest_puts_sites_of_like_scale_on_one_axis_and_others_on_another():
 def test_a_long_vector_is_cut_in_the_forest_and_the_caption_says_so():
     own = np.random.default_rng(0).normal(size=(200, 90))
     found = posterior.ShownDraws([f"x[{i}]" for i in range(90)], own, None, ["x"] * 90, {"x": 90})
-    (chart,) = posterior.forest_charts(found)
+    chart, caterpillar = posterior.forest_charts(found)
+    assert "90" in caterpillar.caption
     assert len(chart.rows) == 41 and "the first 40 of 90 entries of x" in chart.caption
 
 

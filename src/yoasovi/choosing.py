@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from yoasovi.errors import check
 from yoasovi.families import Arrow, Factorised, FullRank, Gaussian, LowRank, MeanField
-from yoasovi.grouping import Found, find_groups
+from yoasovi.grouping import FoundGroups, find_groups
 from yoasovi.kernels import kernels_of
 from yoasovi.kernels.programs import Clock
 from yoasovi.methods import Method
@@ -34,7 +34,7 @@ def choose_family(
     """Resolve a family and say why."""
     density = model.density
     discrete = [s.name for s in (*density.sites, *density.local_sites) if s.discrete or s in density.local_sites]
-    why, found = "as asked", Found({}, 0)
+    why, found = "as asked", FoundGroups({}, 0)
     if family == "auto":
         if model.default_family is not None:
             family, why = model.default_family, "the model's own"
@@ -73,7 +73,7 @@ _NO_GROUPS = (
 )
 
 
-def _by_size(model: Model, found: Found) -> tuple[Any, str]:
+def _by_size(model: Model, found: FoundGroups) -> tuple[Any, str]:
     dim = model.density.dim
     if found.local:
         family = Arrow(found.local).complete(model.density)
@@ -86,8 +86,8 @@ def _by_size(model: Model, found: Found) -> tuple[Any, str]:
     return MeanField(), f"{dim} parameters, too many for correlations"
 
 
-def _groups(model: Model, clock: Clock | None, lanes: int, seed: int) -> Found:
+def _groups(model: Model, clock: Clock | None, lanes: int, seed: int) -> FoundGroups:
     """Give the groups that the model names, or those that log p shows."""
     if model.groups or not model.differentiable:
-        return Found(dict(model.groups), 0)
+        return FoundGroups(dict(model.groups), 0)
     return find_groups(model, kernels_of(model, MeanField(), clock or Clock(), lanes), seed)

@@ -24,18 +24,18 @@ _FAR = 0.3  # how far locals are moved
 _SAME = {"d": 1e-6, "f": 1e-3}  # relative change of a gradient that is rounding
 
 
-class Found(NamedTuple):
+class FoundGroups(NamedTuple):
     """The axis of groups by site, empty if there are none, and the gradients that the search took."""
 
     local: dict[str, int]
     gradients: int
 
 
-def find_groups(model: Model, kernels: Any, seed: int = 0) -> Found:
+def find_groups(model: Model, kernels: Any, seed: int = 0) -> FoundGroups:
     """Look for groups that are independent given all other sites; those that leave fewest globals are taken."""
     guesses = _guesses(model)
     if not guesses:
-        return Found({}, 0)
+        return FoundGroups({}, 0)
     at, scale = (x[0] for x in places(model, seed, 1))
     rng, spent = stream(seed, Purpose.GROUPS), 0
     for family in guesses[:_GUESSES]:
@@ -47,8 +47,8 @@ def find_groups(model: Model, kernels: Any, seed: int = 0) -> Found:
         slopes = family.split(gradient).spokes
         same = np.abs(slopes[1:] - slopes[:1]) <= _rounding() * (1.0 + np.abs(slopes[:1]))
         if np.isfinite(slopes).all() and (same | on[..., None]).all():
-            return Found(dict(family.local), spent)
-    return Found({}, spent)
+            return FoundGroups(dict(family.local), spent)
+    return FoundGroups({}, spent)
 
 
 def _rounding() -> float:

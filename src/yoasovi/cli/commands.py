@@ -50,7 +50,7 @@ ModelName = Annotated[
     typer.Argument(
         metavar="MODEL",
         help=f"One of {', '.join(BUILT_INS)}; or path.py:name, a Model, a NumPyro model function, or a function returning "
-        "one; or path.stan, a Stan program. Code in these files is run.",
+        "one; or path.stan, a Stan program. path.py:name runs the code in that file, path.stan compiles it.",
     ),
 ]
 Family = Annotated[str, typer.Option(help="auto, mean_field, full_rank, low_rank or arrow.")]

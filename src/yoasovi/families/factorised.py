@@ -211,6 +211,9 @@ class Factorised:
     def bend(self, dim):
         return 1.5
 
+    def lines_last(self):
+        return False
+
     def line_size(self, dim):
         return 0
 
