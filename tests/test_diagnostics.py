@@ -127,6 +127,7 @@ def test_advice_names_what_can_be_done():
     funnel = finding("funnel", "usable")
     assert told(funnel, funnel=("tau", "z")).startswith("Reparameterise (non-centred): the scale of z depends on tau;")
     assert told(funnel, funnel=("tau", "z"), centred=False).startswith("The scale of z depends on tau, which no Gaussian")
+    assert told(funnel, funnel=("tau", "z"), stopped="MAX_STEPS", to_gain=30.0).startswith("More steps")
     assert "raise max_steps (it ended at 5,000)" in told(finding("stopped", "usable") | finding("khat", "good"))
 
 

@@ -47,6 +47,8 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
         return _after_failure(facts)
     if facts.coarse:
         return "Nearly all digits of log p are taken by its size: leave out large constants, or compute in float64."
+    if facts.stopped == "MAX_STEPS" and facts.to_gain > 0:  # before any shape that q may only seem to lack
+        return _more(facts)
     if facts.modes > 1:
         return (
             "The posterior has several modes and what you get describes some of them: compare fits of other seeds, or use a "
