@@ -2,9 +2,10 @@
 
 Everything happens in q's own units, where a draw is eps ~ N(0, I) and its weight is p/q. A first pool comes from an even
 mixture of q and a wider q, so that weights stay bounded in the tails. Then the proposal learns the posterior's shape:
-kernels around resampled points, shrunk towards the mean so that mean and covariance are kept (West 1993), drawn from and
-added to the pool, all weighted by the mixture of everything drawn so far (Cornuet et al. 2012). Kernels do not reach far
-in many dimensions: above `KERNELS_UP_TO` they live in the few directions in which the weighted pool differs most from q.
+it is drawn from and added to the pool, all weighted by the mixture of everything drawn so far (Cornuet et al. 2012). In few
+dimensions it is kernels around resampled points, shrunk towards the mean to keep mean and covariance (West 1993); in
+more, a law in which some parameters lead the others (`Warped`). Where noise and parameters do not go together one by one, or
+are too many, kernels live in the few directions in which the weighted pool differs most from q.
 """
 
 from __future__ import annotations
