@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from yoasovi.answer.warped import Warped
+from yoasovi.answer.warped import Warped, log_kernels
 from yoasovi.verdict.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO, _DIRECTIONS = 30, 3
@@ -26,7 +26,6 @@ _NUMBERS = 2**24  # of noise in a round
 _CENTRES, _ROUNDS = 500, 6
 _EACH = 5.0  # draws of a round, relative to what is wanted
 _LEAST = 5  # rounds, unless weights are even at once
-_ROWS = 512  # of a table of kernels, so that it stays in the processor's cache
 # Weights this even say that q has found all of the posterior; others may look even before a corner of it was seen.
 _EASY = 0.5
 _WIDE = 1.5  # scale of the wide half of the first pool, relative to q
@@ -124,20 +123,12 @@ def _kernels(so_far: Pool, n: int, rng: np.random.Generator) -> tuple[Law, np.nd
     keep = np.sqrt(1.0 - width**2)
     centres = keep * (so_far.resample(_CENTRES, rng) @ axes) + (1.0 - keep) * middle
     inverse, log_det = np.linalg.inv(root), np.log(np.diag(root)).sum()
-    white_centres = ((centres - middle) @ inverse.T).astype(np.float32)  # centred, so that single precision is enough
-    half_squares = 0.5 * (white_centres**2).sum(1)
+    white_centres = (centres - middle) @ inverse.T  # centred, so that single precision is enough
 
     def law(x):
         inside = x @ axes
-        white = (inside - middle) @ inverse.T
-        found = np.empty(len(x))
-        # Most of the time of a correction goes here: in place, in single precision, and by few rows at a time.
-        for rows in range(0, len(x), _ROWS):
-            heights = white[rows : rows + _ROWS].astype(np.float32) @ white_centres.T - half_squares
-            top = heights.max(1)
-            np.exp(np.subtract(heights, top[:, None], out=heights), out=heights)
-            found[rows : rows + _ROWS] = np.log(heights.sum(1)) + top
-        return found - 0.5 * (white**2).sum(1) - np.log(len(centres)) - log_det + 0.5 * (inside**2).sum(1)
+        heights = log_kernels((inside - middle) @ inverse.T, white_centres)
+        return heights - np.log(len(centres)) - log_det + 0.5 * (inside**2).sum(1)
 
     more = rng.normal(size=(n, dim))
     inside = centres[rng.integers(len(centres), size=n)] + rng.normal(size=(n, d)) @ root.T

@@ -100,18 +100,27 @@ class Warped(NamedTuple):
         """Give the log density of leaders, up to the constant of N(0, I)."""
         d, volume = len(self.middle), np.log(np.diag(self.spread)).sum()
         into = lambda x: solve_triangular(self.spread, (x - self.middle).T, lower=True).T
-        white, centres = into(lead), (into(self.centres) / self.width).astype(np.float32)
-        half, near = 0.5 * (centres**2).sum(1), np.empty(len(lead))
-        for rows in range(0, len(lead), _ROWS):
-            part = (white[rows : rows + _ROWS] / self.width).astype(np.float32)
-            heights = part @ centres.T - half
-            top = heights.max(1)
-            np.exp(np.subtract(heights, top[:, None], out=heights), out=heights)
-            near[rows : rows + _ROWS] = np.log(heights.sum(1)) + top
-        near += -0.5 * (white**2).sum(1) / self.width**2 - np.log(_CENTRES) - d * np.log(self.width)
+        white, centres = into(lead), into(self.centres) / self.width
+        near = log_kernels(white / self.width, centres)
+        near += -np.log(_CENTRES) - d * np.log(self.width)
         far = gammaln((_DF + d) / 2) - gammaln(_DF / 2) - 0.5 * d * np.log(_DF / 2) - d * np.log(_SCALE)
         far = far - 0.5 * (_DF + d) * np.log1p((white**2).sum(1) / (_DF * _SCALE**2))
         return np.logaddexp(np.log(1.0 - _FAR) + near, np.log(_FAR) + far) - volume
+
+
+def log_kernels(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Give the log of the sum of exp(-|x - c|^2 / 2) over the centres c, at rows of x.
+
+    Most of the time of a correction goes here: in place, in single precision, and by few rows at a time.
+    """
+    centres = centres.astype(np.float32)
+    half, found = 0.5 * (centres**2).sum(1), np.empty(len(x))
+    for rows in range(0, len(x), _ROWS):
+        heights = x[rows : rows + _ROWS].astype(np.float32) @ centres.T - half
+        top = heights.max(1)
+        np.exp(np.subtract(heights, top[:, None], out=heights), out=heights)
+        found[rows : rows + _ROWS] = np.log(heights.sum(1)) + top
+    return found - 0.5 * (x**2).sum(1)
 
 
 def _leaders(away: np.ndarray, covariance: np.ndarray, weights: np.ndarray) -> np.ndarray:
