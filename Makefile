@@ -22,6 +22,7 @@ test: .venv/.ready
 
 check: .venv/.ready
 	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@$(MAKE) --no-print-directory test
 

@@ -312,9 +312,7 @@ def varying_slopes():
         sigma = numpyro.sample("sigma", dist.Exponential(1))
         L_rho = numpyro.sample("L_rho", dist.LKJCholesky(2, concentration=2.0))
         with numpyro.plate("cafe", 20):
-            ab = numpyro.sample(
-                "ab", dist.MultivariateNormal(jnp.stack([a, b]), scale_tril=sigma_cafe[:, None] * L_rho)
-            )
+            ab = numpyro.sample("ab", dist.MultivariateNormal(jnp.stack([a, b]), scale_tril=sigma_cafe[:, None] * L_rho))
         numpyro.sample("wait", dist.Normal(ab[cafe, 0] + ab[cafe, 1] * afternoon, sigma), obs=wait)
 
     return model, (cafe, afternoon, wait), {}

@@ -103,7 +103,6 @@ print("RESULT", json.dumps({"new lambda": cell(500), "other rows": cell(731)}))
 """
 
 
-
 def programs(model: str) -> dict[str, str]:
     """Give what is compared on a NumPyro model."""
     summary = OURS + "\nprint(fit.summary())"

@@ -1,6 +1,6 @@
 """Draw docs/method.svg: ELBO on fresh draws against gradients, the default method beside Adam at four rates.
 
-    python benchmarks/figure_method.py
+python benchmarks/figure_method.py
 """
 
 import matplotlib

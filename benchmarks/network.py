@@ -1,6 +1,6 @@
 """A Bayesian network 10-50-50-1 on 400 observations: ELBO on fresh draws and gradients spent, with no setting at all.
 
-    python benchmarks/network.py [--seeds 10]
+python benchmarks/network.py [--seeds 10]
 """
 
 import argparse

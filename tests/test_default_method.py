@@ -122,6 +122,7 @@ def test_constrained_parameters_come_back_on_their_own_scale():
 
 def test_restarts_keep_the_best_of_several_modes():
     """Two modes, 3 nats apart: one start may miss the better, eight in one program do not."""
+
     def log_p(params):
         x = params["x"][0]
         return jnp.logaddexp(dist.Normal(-6.0, 0.5).log_prob(x) - 3.0, dist.Normal(6.0, 0.5).log_prob(x))

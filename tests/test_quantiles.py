@@ -195,9 +195,9 @@ def test_quantiles_hold_when_implicit_rank_promotion_is_an_error():
 def test_gamma_quantiles_carry_the_implicit_derivatives(x64):
     a, u = jnp.array([0.05, 0.7, 3.0, 50.0]), jnp.array([0.9, 0.2, 0.97, 0.5])
     along = jnp.array([1.0, 2.0, 3.0, 4.0])
-    value, slope = jax.jit(
-        lambda a, u: jax.jvp(lambda a, u: inverse_cdf(dist.Gamma(a), u), (a, u), (along, jnp.ones(4)))
-    )(a, u)
+    value, slope = jax.jit(lambda a, u: jax.jvp(lambda a, u: inverse_cdf(dist.Gamma(a), u), (a, u), (along, jnp.ones(4))))(
+        a, u
+    )
     by_shape = (st.gamma(a * (1 + 1e-5)).ppf(u) - st.gamma(a * (1 - 1e-5)).ppf(u)) / (2e-5 * np.asarray(a))
     np.testing.assert_allclose(slope, along * by_shape + 1 / st.gamma(a).pdf(value), rtol=1e-6)
 

@@ -113,9 +113,7 @@ def init(position: Any, family: Any = "auto", init_scale: float = 0.3, **setting
     return State(mean, jax.tree.map(lambda x: x if isinstance(x, jax.core.Tracer) else as_float(x), run))
 
 
-def step(
-    rng_key: jax.Array, state: State, logdensity_fn: Callable, family: Any = "auto", **settings
-) -> tuple[State, Info]:
+def step(rng_key: jax.Array, state: State, logdensity_fn: Callable, family: Any = "auto", **settings) -> tuple[State, Info]:
     """Take one window: propose, judge, keep or roll back; nothing once the state has converged."""
     flat, unravel = ravel_pytree(state.mean)
     method, family = _parts(flat.size, family, settings)
@@ -161,9 +159,7 @@ class _Window:
         gain = self._gain(k_gain, candidate, run.incumbent, most)
         noise = self._gain(k_noise, candidate, end, most_noise)
         luck = jax.random.uniform(k_luck, (1,), minval=1e-7)
-        ruling = self.rule.rule(
-            self.setting, run.control, gain, noise, forecast, sound, run.yardstick, luck, run.turn + 1
-        )
+        ruling = self.rule.rule(self.setting, run.control, gain, noise, forecast, sound, run.yardstick, luck, run.turn + 1)
         accept = ruling.accept & sound
         candidate = keep(sound[0], candidate, run.incumbent)
         incumbent = keep(accept[0], candidate, run.incumbent)

@@ -96,9 +96,7 @@ def calibrate(
             raise ValueError(f"A fit of `calibrate` failed, to simulated data {place}: {result.error}")
         found[place] = result
     ranks, failed = [ranks for ranks, _ in found], sum(not converged for _, converged in found)
-    names = [
-        f"{s.name}[{','.join(map(str, i))}]" if i else s.name for s in model.density.sites for i in np.ndindex(s.shape)
-    ]
+    names = [f"{s.name}[{','.join(map(str, i))}]" if i else s.name for s in model.density.sites for i in np.ndindex(s.shape)]
     p = np.stack(ranks)
     uniform = np.array([kstest(column, "uniform").pvalue for column in p.T])
     symmetric = np.array([ks_2samp(column, 1.0 - column).pvalue for column in p.T])

@@ -64,8 +64,14 @@ numbers = st.floats(-1e3, 1e3, allow_subnormal=False)  # XLA flushes those to ze
 
 
 @settings(deadline=None, max_examples=200)
-@given(mean=numbers, se=st.floats(0, 100, allow_subnormal=False), wins=st.floats(0, 1, allow_subnormal=False),
-       pairs=st.integers(0, 1000), luck=st.floats(1e-6, 1.0), strictness=st.floats(0, 20, allow_subnormal=False))
+@given(
+    mean=numbers,
+    se=st.floats(0, 100, allow_subnormal=False),
+    wins=st.floats(0, 1, allow_subnormal=False),
+    pairs=st.integers(0, 1000),
+    luck=st.floats(1e-6, 1.0),
+    strictness=st.floats(0, 20, allow_subnormal=False),
+)
 def test_a_decision_is_never_two_things_at_once_and_the_same_under_numpy_and_jax(mean, se, wins, pairs, luck, strictness):
     gain = judge.Gain(*(np.array([x]) for x in (mean, se + 1e-12, 0.0, wins, pairs, 0)))
     found = judge.decide(gain, 2.0, 0.15, np.array([strictness]), np.array([luck]))

@@ -106,9 +106,11 @@ def test_a_whole_line_finds_the_best_product_of_a_correlated_gaussian_in_one_ste
     np.testing.assert_allclose(found.params.log_scale, -0.5 * np.log(np.diag(precision)), rtol=1e-4, atol=1e-4)
 
     def elbo(q):
-        return q.log_scale.sum() - 0.5 * (q.mean - mean) @ precision @ (q.mean - mean) - 0.5 * np.exp(
-            2 * q.log_scale
-        ) @ np.diag(precision)
+        return (
+            q.log_scale.sum()
+            - 0.5 * (q.mean - mean) @ precision @ (q.mean - mean)
+            - 0.5 * np.exp(2 * q.log_scale) @ np.diag(precision)
+        )
 
     np.testing.assert_allclose(found.expected, elbo(found.params) - elbo(params), rtol=1e-3)
     assert float(found.noise) < 1e-3

@@ -99,4 +99,3 @@ def _told(answer: Fit, before: Fit, notes: list[Mended], values: int, gradients:
         answer.num_values, answer.num_gradients = before.num_values + values, before.num_gradients + gradients
     answer.asked = before.asked
     return answer
-

@@ -123,7 +123,6 @@ class Replay:
             log_probs[name] = log_probs[name] - law.log_prob(sites[name]["value"])
         return log_probs, sites
 
-
     def observed(self, terms: Iterable[str], sites: Mapping[str, dict]) -> list[str]:
         """Name the terms that are log p of observations, in their order: clusters that are nothing else come last."""
         labels = {x.label: x.likelihood for x in self.summed}

@@ -213,8 +213,11 @@ def _top(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
     cells = [
         ("ELBO on fresh draws", f"{fit.elbo.value:,.2f} <small>± {fit.elbo.se:.2f}</small>"),
         ("Pareto k-hat", f"{khat.value:.2f}" if khat is not None and np.isfinite(khat.value) else "–"),
-        *([("R-hat · ESS of NUTS", f"{fit.refined.worst_rhat:.3f} <small>· {fit.refined.least_ess:,.0f}</small>")]
-          if fit.refined is not None else []),
+        *(
+            [("R-hat · ESS of NUTS", f"{fit.refined.worst_rhat:.3f} <small>· {fit.refined.least_ess:,.0f}</small>")]
+            if fit.refined is not None
+            else []
+        ),
         ("parameters", f"{fit.model.density.dim:,}"),
         ("steps", f"{fit.num_steps:,}"),
         ("gradients · values", f"{fit.num_gradients:,} <small>· {fit.num_values:,}</small>"),

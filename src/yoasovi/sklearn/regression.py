@@ -107,9 +107,7 @@ class BayesianPoissonRegression(RegressorMixin, BaseEstimator):
     `converged_`. For rates y = count / exposure give `sample_weight=exposure`, as in scikit-learn.
     """
 
-    def __init__(
-        self, *, prior_scale=2.5, fit_intercept=True, tol=0.02, max_iter=None, random_state=None, verbose=False
-    ):
+    def __init__(self, *, prior_scale=2.5, fit_intercept=True, tol=0.02, max_iter=None, random_state=None, verbose=False):
         self.prior_scale = prior_scale
         self.fit_intercept = fit_intercept
         self.tol = tol

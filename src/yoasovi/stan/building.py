@@ -20,8 +20,17 @@ from yoasovi.stan.inputs import ALIAS, StanSource, syntax_line
 
 _DOOR = Path(__file__).with_name("door.cpp")
 _FLAGS = (
-    "-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
-    "-DBOOST_DISABLE_ASSERTS", "-DBOOST_PHOENIX_NO_VARIADIC_EXPRESSION", "-DSTAN_THREADS", "-D_REENTRANT",
+    "-std=c++17",
+    "-O2",
+    "-w",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
+    "-DBOOST_DISABLE_ASSERTS",
+    "-DBOOST_PHOENIX_NO_VARIADIC_EXPRESSION",
+    "-DSTAN_THREADS",
+    "-D_REENTRANT",
     "-D_GLIBCXX_USE_CXX11_ABI=0",
 )  # fmt: skip - the last as the libraries beside httpstan were built
 _LIBRARIES = ("-lsundials_cvodes", "-lsundials_idas", "-lsundials_kinsol", "-lsundials_nvecserial", "-ltbb")

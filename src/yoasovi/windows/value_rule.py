@@ -102,9 +102,7 @@ class ValueWindow:
         promised = (seen.promise > self.tolerance) | (seen.local_promise > self.local_tolerance)
         adapted = self._adapted(layout, control, better, worse, flat, promised)
         control = choose(settled, control._replace(again=again & False), adapted)
-        control = control._replace(
-            se=np.where(accept, seen.se, control.se), lost=np.where(accept, seen.lost, control.lost)
-        )
+        control = control._replace(se=np.where(accept, seen.se, control.se), lost=np.where(accept, seen.lost, control.lost))
         no = np.zeros_like(accept)
         return Ruling(
             accept=accept, rollback=~accept, resume=np.full(len(accept), INCUMBENT), missed=flat & ~promised & ~settled,
