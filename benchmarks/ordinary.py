@@ -8,6 +8,7 @@ reference run uses NumPyro's own reparameterisation of the same posterior.
 import json
 from pathlib import Path
 
+import fresh
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -451,7 +452,7 @@ MODELS = {
 
 def truth(name: str, folder: Path) -> dict:
     """Means and sds by site, from NUTS: `{"mean": {site: ...}, "sd": ..., "rhat": worst, "ess": smallest}`."""
-    build, _, scaled = MODELS[name]
+    build, _, scaled = (MODELS | fresh.MODELS)[name]
     model, args = build()
     asked = reparam(model, config={s: LocScaleReparam(0.0) for s in scaled}) if scaled else model
     return nuts(asked, args, folder / f"{build.__name__}.json")
@@ -482,13 +483,17 @@ def nuts(model, args: tuple, path: Path, chains: int = 4, draws: int = 5000) -> 
 
 def compared(draws: dict, known: dict) -> tuple[float, float, float, float]:
     """Largest error of a mean in posterior sds; smallest, median and largest ratio of sds."""
-    error = max(float(np.max(np.abs(draws[k].mean(0) - m) / known["sd"][k])) for k, m in known["mean"].items() if k in draws)
-    ratios = np.concatenate([np.ravel(draws[k].std(0) / s) for k, s in known["sd"].items() if k in draws])
+    pairs = [(draws[k], m, known["sd"][k]) for k, m in known["mean"].items() if k in draws]
+    there = [
+        (d[:, s > 1e-9], m[s > 1e-9], s[s > 1e-9]) for d, m, s in pairs
+    ]  # the rest are constants, as of a Cholesky factor
+    error = max(float(np.max(np.abs(d.mean(0) - m) / s)) for d, m, s in there if s.size)
+    ratios = np.concatenate([np.ravel(d.std(0) / s) for d, _, s in there])
     return error, float(ratios.min()), float(np.median(ratios)), float(ratios.max())
 
 
 if __name__ == "__main__":
     numpyro.enable_x64()
-    for name in MODELS:
+    for name in MODELS | fresh.MODELS:
         found = truth(name, Path("out/truth"))
         print(f"{name:<45} R-hat {found['rhat']:.3f}  ESS {found['ess']:,.0f}", flush=True)

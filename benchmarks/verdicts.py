@@ -4,8 +4,9 @@
 
 First the ordinary models of `ordinary.py`, whose posteriors a long run of NUTS gives (made once, kept in out/truth). A fit
 is right where every mean is within 0.1 posterior sd, every sd within 25% and the median sd within 10%: by `fit.sample()`, as
-users get it. The limits of the verdict were first set by looking at every other model of the list, the rest kept apart;
-the last rules (means poor beyond two errors, the limits of tails) were set after a look at all of them.
+users get it. The limits of the verdict were first set by looking at every other model of that list, the rest kept apart;
+the last rules (means poor beyond two errors, the limits of tails) were set after a look at all of them. The models of
+`fresh.py` were written after that and run once with the rules as they were.
 Then cases whose right grade is known beforehand.
 """
 
@@ -17,6 +18,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import fresh
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -27,6 +29,8 @@ from numpyro.distributions import constraints
 import yoasovi as yo
 
 REAL = constraints.real
+MODELS = ordinary.MODELS | fresh.MODELS
+MARKS = {"seen": "", "apart": " *", "fresh": " †"}
 EFFECTS, ERRORS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 
 
@@ -132,10 +136,11 @@ def judge(case, seeds):
 
 def ordinary_rows(seeds, names):
     """Fit and grade the ordinary models; one row per fit."""
-    for place, (name, (build, options, _)) in enumerate(ordinary.MODELS.items()):
+    for place, (name, (build, options, _)) in enumerate(MODELS.items()):
         if names and name not in names:
             continue
         known = ordinary.truth(name, Path("out/truth"))
+        half = "fresh" if name in fresh.MODELS else ("seen", "apart")[place % 2]
         model, args = build()
         door = yo.from_numpyro(model, *args)
         for seed in seeds:
@@ -145,7 +150,7 @@ def ordinary_rows(seeds, names):
             verdict = fit.diagnose()
             seen = {k: (f.value, f.error, f.state) for k, f in verdict.evidence.items()}
             yield {
-                "model": name, "apart": bool(place % 2), "dim": door.density.dim, "seed": seed, "grade": verdict.grade,
+                "model": name, "half": half, "dim": door.density.dim, "seed": seed, "grade": verdict.grade,
                 "error": error, "sd": (low, middle, high), "corrected": bool(fit.worth_correcting),
                 "right": error <= 0.1 and low >= 0.8 and high <= 1.25 and 0.9 <= middle <= 1.1,
                 "gradients": verdict.num_gradients, "values": verdict.num_values + fit.num_values - spent,
@@ -163,13 +168,17 @@ def ordinary_table(rows):
         some = [r for r in rows if r["model"] == name]
         grades, mid = Counter(r["grade"] for r in some), lambda key, some=some: np.median([r[key] for r in some])
         lines.append(
-            f"| {name}{' *' if some[0]['apart'] else ''} | {some[0]['dim']} | {sum(r['right'] for r in some)} | "
+            f"| {name}{MARKS[some[0]['half']]} | {some[0]['dim']} | {sum(r['right'] for r in some)} | "
             + " | ".join(str(grades[g] or "·") for g in ("good", "usable", "poor", "failed"))
             + f" | {mid('error'):.2f} | {min(r['sd'][0] for r in some):.2f}-{max(r['sd'][2] for r in some):.2f} | "
             f"{mid('gradients'):,.0f} | {mid('seconds'):.1f} |"
         )
-    lines += ["", "| | models that limits were set on | models kept apart at first (*) |", "|---|---:|---:|"]
-    halves = [[r for r in rows if r["apart"] == apart] for apart in (False, True)]
+    lines += [
+        "",
+        "| | limits were set on | kept apart at first (*) | fresh, after all rules were set (†) |",
+        "|---|---:|---:|---:|",
+    ]
+    halves = [[r for r in rows if r["half"] == half] for half in MARKS]
     bad = lambda r: r["grade"] in ("poor", "failed")
     far = lambda r: r["error"] > 0.15 or r["sd"][0] < 0.8 or r["sd"][2] > 1.25
     for text, of, which in (
@@ -194,7 +203,7 @@ def main():
     warnings.simplefilter("ignore")
     numpyro.enable_x64()
     rows = [json.loads(line) for path in args.rows or () for line in path.read_text().splitlines()]
-    place = list(ordinary.MODELS)
+    place = list(MODELS)
     rows.sort(key=lambda row: (place.index(row["model"]), row["seed"]))
     for row in ordinary_rows(range(args.seeds), args.models) if not rows else ():
         rows.append(row)
