@@ -77,11 +77,14 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
 def _by_modes(fit: Fit, most: int) -> Fit:
     """Try what climbs from scattered starts find beside q."""
     effort, seed = looks.Effort.of(fit, None, None), _seed(fit)
-    seen = looks.search(fit, effort, seed=seed, far=looks.wide(fit, None, effort.draws, seed).far)
-    if not promising(seen):
+    far = looks.wide(fit, None, effort.draws, seed).far
+    seen = looks.search(fit, effort, seed=seed, far=far)
+    if not promising(seen, fit.elbo.value) and seen.own.distance > looks.LOST:  # a longer search is worth its cost
+        seen = looks.search(fit, effort._replace(starts=3 * effort.starts), seed=seed + 1, far=far)
+    if not promising(seen, fit.elbo.value):
         return fit
     before = fit.num_values, fit.num_gradients
-    better = mend_modes(fit, most)
+    better = mend_modes(fit, seen, most)
     spent = fit if better is None else better
     cost = spent.num_values - before[0], spent.num_gradients - before[1]
     gain = 0.0 if better is None else better.elbo.value - fit.elbo.value

@@ -26,18 +26,20 @@ _SAME = 2.0  # nats between two q (KL), below which they describe the same mode
 _BLOCK, _BLOCKS, _SURE = 1000, 8, 0.01  # draws of each q by which modes are weighed, until the errors are small
 
 
-def mend_modes(fit: Fit, most: int | None = None) -> Fit | None:
+def mend_modes(fit: Fit, seen: Search | None = None, most: int | None = None) -> Fit | None:
     """Give a better answer where climbs found other modes; None where the fit stays as it is.
 
     Each promising mode gets a fit that begins there, and all are weighed against each other by importance sampling. If one
     holds nearly everything, that fit is the answer; modes of 1% and more make a mixture. What that cost is
-    in the counts of the answer, or of the fit that stays; no other round begins once it is `most` evaluations.
+    in the counts of the answer, or of the fit that stays; no other round begins once it is `most` evaluations. `seen` is
+    what climbs found, those of the verdict if None.
     """
     answer, fits, tried = fit, [fit], [fit]
-    values = gradients = 0
+    looked_at = seen or fit.judged()
+    values, gradients = looked_at.num_values, looked_at.num_gradients
+    seen = seen or fit.judged().search
     for _ in range(_ROUNDS):
-        verdict = answer.judged()
-        places = promising(verdict.search)
+        places = promising(seen, answer.elbo.value)
         spent = sum(f.num_values + f.num_gradients for f in tried[1:]) + values + gradients
         if not places or (most is not None and spent >= most):
             break
@@ -45,22 +47,24 @@ def mend_modes(fit: Fit, most: int | None = None) -> Fit | None:
         tried += more
         fits, looked = _distinct([*fits, *more])
         weights = weigh(fits)
+        answer = _answer(fits, weights)
+        verdict = answer.judged()
         values += verdict.num_values + looked + weights.num_values
         gradients += verdict.num_gradients
-        answer = _answer(fits, weights)
         _charge(answer, tried, values, gradients)
+        seen = verdict.search
     if len(tried) == 1 or answer.params is not fit.params:
         return None if answer is fit else answer
     fit.num_values, fit.num_gradients, fit.seconds = answer.num_values, answer.num_gradients, answer.seconds
     return None
 
 
-def promising(search: Search | None) -> list[np.ndarray]:
-    """Choose the modes that may have mass: behind a valley, and not far below the best."""
+def promising(search: Search | None, elbo: float) -> list[np.ndarray]:
+    """Choose the modes that may have mass, elsewhere than q, and are not far below the best."""
     if search is None:
         return []
     best = max(m.log_mass for m in (search.own, *search.others))
-    apart = [m for m in search.others if m.barrier > Thresholds().barrier and m.log_mass > best - _BEHIND]
+    apart = [m for m in search.elsewhere(Thresholds().barrier, elbo) if m.log_mass > best - _BEHIND]
     return [m.theta for m in sorted(apart, key=lambda m: -m.log_mass)[:_MOST]]
 
 

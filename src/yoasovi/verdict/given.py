@@ -35,17 +35,24 @@ class Moments:
         return cls(mean, np.sqrt(variance), error, 0.5 * np.sqrt(more * (w**2 @ (square - variance) ** 2)) / variance)
 
     @classmethod
-    def of_chains(cls, x: np.ndarray, begin: np.ndarray, known: Moments) -> Moments:
-        """Moments of chains, (steps, chains, k), that began at rows whose true mean is known: their luck comes off."""
-        each, n = x.mean(0), x.shape[1]
-        away = begin - begin.mean(0)
-        slope = (away * each).sum(0) / np.maximum((away**2).sum(0), 1e-300)
-        each = each - slope * (begin - known.mean)
-        mean = each.mean(0)
-        square = ((x - mean) ** 2).mean(0)
-        variance = np.maximum(square.mean(0), 1e-300)
-        error = each.std(0, ddof=1) / np.sqrt(n * variance)
-        return cls(mean, np.sqrt(variance), error, 0.5 * square.std(0, ddof=1) / np.sqrt(n) / variance)
+    def of_chains(cls, ends: np.ndarray, begins: np.ndarray, known: Moments) -> Moments:
+        """Moments by each chain's mean and mean square, (2, chains, k), and where it began, all relative to the known mean.
+
+        Chains began at some of the rows that `known` is of: what is due to the choice comes off.
+        """
+        first = _without_luck(ends[0], begins, 0.0)
+        shift = first.mean(0)
+        square = _without_luck(ends[1] - 2 * shift * ends[0] + shift**2, begins**2, known.sd**2)
+        variance, n = np.maximum(square.mean(0), 1e-300), len(begins)
+        error = first.std(0, ddof=1) / np.sqrt(n * variance)
+        return cls(known.mean + shift, np.sqrt(variance), error, 0.5 * square.std(0, ddof=1) / np.sqrt(n) / variance)
+
+
+def _without_luck(ends: np.ndarray, begins: np.ndarray, expected: np.ndarray | float) -> np.ndarray:
+    """Take off what is due to where chains began (rows), by a line through ends against begins; `expected` is of begins."""
+    away = begins - begins.mean(0)
+    slope = (away * ends).sum(0) / np.maximum((away**2).sum(0), 1e-300)
+    return ends - np.clip(slope, 0.0, 1.0) * (begins - expected)
 
 
 class Off(NamedTuple):
@@ -67,6 +74,16 @@ class GivenDraws:
         self.eps = own.into(self.theta) if self.corrected else None  # q's own draws need no second look
         self.names, self.x = self._flat(self.theta)
         self.moments = Moments.of(self.x, size=fit.effective_size(DRAWS))
+        self.chains: list[tuple[np.ndarray, np.ndarray]] = []  # means and mean squares, and where they began
+
+    def wider(self, theta: np.ndarray, weights: np.ndarray) -> float:
+        """Give the sd of the parameter that alone changes over weighted rows, on its own scale, over that of the draws.
+
+        One where several change, as all that come after one of an ordered vector do.
+        """
+        x = self._flat(theta)[1]
+        (which,) = np.nonzero(np.ptp(x, axis=0))
+        return float(Moments.of(x, weights).sd[which[0]] / self.moments.sd[which[0]]) if len(which) == 1 else 1.0
 
     def _flat(self, theta: np.ndarray) -> tuple[list[str], np.ndarray]:
         found = self.fit.kernels.constrain(theta, self.fit.model.deterministics)  # as `sample` does, with its program
@@ -78,31 +95,42 @@ class GivenDraws:
         """Compare with weighted draws."""
         with np.errstate(all="ignore"):
             x = self._flat(theta)[1]
-        sound = np.isfinite(x).all(1)  # far out a parameter may overflow on its own scale
+            sound = np.isfinite(x**2).all(1)  # far out a parameter may overflow on its own scale
         kept = weights[sound]
         return self._off(Moments.of(x[sound], kept / kept.sum()))
 
     def wandered(self, count: int, most: int, seed: int) -> tuple[tuple[Off, Off] | None, int]:
-        """Compare with where short chains from these draws come to; None where they do not move. Also their gradients."""
-        rng = stream(seed, Purpose.VERDICT_CHAINS)
-        chosen = rng.permutation(len(self.theta))[:count]
+        """Compare with where short chains from these draws come to; None where they do not move. Also their gradients.
+
+        Asked again, it runs as many more from other draws, and compares with all of them.
+        """
+        k, known = len(self.chains), self.moments
+        chosen = stream(seed, Purpose.VERDICT_CHAINS).permutation(len(self.theta))[k * count : (k + 1) * count]
         mean, frame = (x[0] for x in self.fit.family.frame(self.fit.lane))
         if self.corrected and mean.size <= FULL_UP_TO:
             mean, frame = self.theta.mean(0), np.linalg.cholesky(np.cov(self.theta.T).reshape(mean.size, mean.size))
-        seen = chains.wander(Landscape(self.fit.kernels.point, mean, frame), self.theta[chosen], most, rng)
+        landscape = Landscape(self.fit.kernels.point, mean, frame)
+        seen = chains.wander(landscape, self.theta[chosen], most, stream(seed, Purpose.VERDICT_CHAINS, k + 1))
         if len(seen.theta) < 4 or seen.accepted < 0.3:
             return None, seen.num_gradients
         steps, n, dim = seen.theta.shape
-        x = self._flat(seen.theta.reshape(-1, dim))[1].reshape(steps, n, -1)
-        return self._off(Moments.of_chains(x, self.x[chosen], self.moments)), seen.num_gradients
+        x = self._flat(seen.theta.reshape(-1, dim))[1].reshape(steps, n, -1) - known.mean
+        self.chains.append((np.stack([x.mean(0), (x**2).mean(0)]), self.x[chosen] - known.mean))
+        ends, begins = (np.concatenate(part, -2) for part in zip(*self.chains, strict=True))
+        return self._off(Moments.of_chains(ends, begins, known)), seen.num_gradients
 
     def _off(self, better: Moments) -> tuple[Off, Off]:
-        """Differences of means in sds, and ratios of sds (better over given), at their worst."""
+        """Differences of means in sds, and ratios of sds (better over given), at their worst.
+
+        Draws are given as they are, chance included: what is in doubt is only what they are compared with. What is
+        constant, as parts of a Cholesky factor are, is left out.
+        """
         mine = self.moments
-        shift = np.abs(better.mean - mine.mean) / better.sd
-        error = np.hypot(better.mean_error, mine.mean_error * mine.sd / better.sd)
+        still = mine.sd <= 1e-12 * np.abs(mine.mean) + 1e-100
+        with np.errstate(all="ignore"):
+            shift = np.where(still, 0.0, np.abs(better.mean - mine.mean) / better.sd)
+            scale = np.where(still, 0.0, np.log(better.sd / mine.sd))
+        error, doubt = (np.where(still, 0.0, e) for e in (better.mean_error, better.log_sd_error))
         i = int(np.argmax(shift**2 - error**2))  # what is left beside noise
-        scale = np.log(better.sd / mine.sd)
-        doubt = np.hypot(better.log_sd_error, mine.log_sd_error)
         j = int(np.argmax(scale**2 - doubt**2))
         return Off(float(shift[i]), float(error[i]), self.names[i]), Off(float(scale[j]), float(doubt[j]), self.names[j])

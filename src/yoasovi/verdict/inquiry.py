@@ -27,6 +27,8 @@ from yoasovi.verdict.refined import refined_findings
 
 _ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
 _ALL_BUT_EQUAL = 0.98  # share of their number that weights of q's draws are worth, where q is the posterior
+_WEIGHTED, _CHAINS = "importance-weighted draws", "short Markov chains that begin there"
+_ROUNDS = 3  # of short chains at most, while they cannot tell
 _COUNTS = 0.05  # weight beyond which a part of a mixture must be good by itself
 
 
@@ -94,6 +96,7 @@ class _Inquiry:
         self.off = False  # or surely did not
         self.seen: looks.Search | None = None
         self.given: GivenDraws | None = None
+        self.hidden = False  # there is a funnel whose neck could not be looked into
 
     def everything(self) -> Iterator[Finding]:
         gaussian = isinstance(self.fit.family, Gaussian) and bool(np.isfinite(self.fit.elbo.value))
@@ -136,7 +139,7 @@ class _Inquiry:
         if steps >= method.max_steps:
             text = f"The method took the {steps:,} steps it takes; it has no rule that tells when to stop."
             return say("good", text, state=UNKNOWN)
-        enough = any(f.name == "to_gain" and f.grade == "good" for f in others)
+        enough = any(f.name == "to_gain" and f.state == FINE for f in others)
         text = f"Ended after {steps:,} of the {method.max_steps:,} steps that the method usually takes, as it was asked to"
         return say("good" if enough else short, f"{text}, with little left to gain." if enough else f"{text}.")
 
@@ -173,16 +176,21 @@ class _Inquiry:
         if given.corrected:
             yield self._corrected()
         size, off, how = effective_size(seen.weights), None, ""
-        if size < _ENOUGH * len(seen.weights) and self.effort.chains:
-            how = "short Markov chains that begin there"
-            off, cost = given.wandered(self.effort.chains, self.effort.chain_gradients, self.seed)
-            self.num_gradients += cost
+        if size >= _ENOUGH * len(seen.weights):
+            off, how = self._by_weights(seen, given), _WEIGHTED
+        if self._in_doubt(off, how) and self.effort.chains:
+            for _ in range(_ROUNDS):
+                more, cost = given.wandered(self.effort.chains, self.effort.chain_gradients, self.seed)
+                self.num_gradients += cost
+                if more is not None:
+                    off, how = more, _CHAINS
+                if more is None or not self._in_doubt(more, how):
+                    break
         if off is None and size >= 100:
-            how = "importance-weighted draws"
-            off = given.weighted(self.fit.family.place(self.fit.lane, seen.eps[None])[0], seen.weights)
+            off, how = self._by_weights(seen, given), _WEIGHTED
         if off is None:
             text = "Nothing better could be had to compare the draws with: weights are too uneven"
-            text += ", and Markov chains from q do not move." if how else "."
+            text += ", and Markov chains from q do not move." if self.effort.chains else "."
             yield found("shift", math.nan, "usable", text, limit=self.limits.shift[0], state=UNKNOWN, unit="sd")
             return
         both = [self._shift(off[0], how), self._scale(off[1], how)]
@@ -192,6 +200,16 @@ class _Inquiry:
         self.sure, self.fine = True, all(f.state == FINE for f in both)
         self.off = any(f.state == AGAINST for f in both)
         yield from both
+
+    def _by_weights(self, seen: looks.Wide, given: GivenDraws) -> tuple[Off, Off]:
+        return given.weighted(self.fit.family.place(self.fit.lane, seen.eps[None])[0], seen.weights)
+
+    def _in_doubt(self, off: tuple[Off, Off] | None, how: str) -> bool:
+        """Tell whether to ask further: weights are believed only where they agree, chains also where they surely do not."""
+        if off is None:
+            return True
+        states = {self._shift(off[0], how).state, self._scale(off[1], how).state}
+        return UNKNOWN in states or (how == _WEIGHTED and AGAINST in states)
 
     def _even(self) -> float:
         """Give the share of their number that q's draws are worth."""
@@ -243,7 +261,8 @@ class _Inquiry:
             text = f"A few draws far out carry all the weight ({size:.0f} of {len(seen.weights):,} count)"
             yield say("good" if self.sure else "poor", f"{text}: how much lies there cannot be told.", state=UNKNOWN)
             return
-        grade = "poor" if missed - 2 * error > poor else "usable" if missed - error > usable else "good"
+        sure = missed - 2 * error
+        grade = "poor" if sure > poor and not self.fine else "usable" if sure > usable else "good"
         unknown = grade == "good" and missed + error > poor
         self.facts.outside = missed if grade != "good" else 0.0
         text = f"{share:.1%} of the posterior lies where q has a probability of 0.01%"
@@ -271,7 +290,7 @@ class _Inquiry:
         self.facts.to_gain = gain.value if grade != "good" else 0.0
         text = "One more full step would gain " + ("something." if gain.value > 2 * gain.se else "nothing that can be seen.")
         state = UNKNOWN if unknown else state_of(grade)
-        grade = "usable" if unknown or (self.fine and grade == "failed") else grade  # q may be mended by correction
+        grade = "good" if self.fine else "usable" if unknown else grade  # q was mended by correction
         return found("to_gain", gain.value, grade, text, error=gain.se, limit=usable, state=state, unit="nats")
 
     def _correlation(self, pairs: diagnostics.Pairwise) -> Finding:
@@ -292,25 +311,33 @@ class _Inquiry:
         if pair is None:
             return say("good", "Scales do not depend on other parameters.")
         text = f"One sd of {pair[0]} changes the precision of {pair[1]} by that much: a funnel, which q cannot have."
-        deep = abs(value) > self.limits.funnel
-        # Where the draws are seen to be off as well, or may be in one that is surely deep, its neck hides more than is seen.
-        surely = abs(value) - 2.0 * error > self.limits.funnel
-        missed = self._neck(pair[0])
+        seen = self._neck(pair[0])
+        if seen is None:  # where the draws are seen to be off as well, or may be, its neck hides more than is seen
+            surely, deep = abs(value) - 2.0 * error > self.limits.funnel, abs(value) > self.limits.funnel
+            self.hidden = deep
+            poor = self.off or (surely and self.sure and not self.fine)
+            return say("poor" if poor else "usable" if deep else "good", text, state=AGAINST)
+        missed, ratio = seen
         usable, bad = self.limits.neck
         if missed > usable:
             text += f" About {missed:.0%} of the posterior lies far out along {pair[0]}, where the draws you get hardly go."
-        poor = self.off or (surely and self.sure and not self.fine) or missed > bad
-        return say("poor" if poor else "usable" if deep or missed > usable else "good", text, state=AGAINST)
+        elif ratio > self.limits.scale[0]:
+            text += f" Its tails make the sd of {pair[0]} {ratio:.1f} times that of the draws you get."
+        short = missed > usable or ratio > self.limits.scale[0]
+        return say("poor" if self.off or missed > bad else "usable" if short else "good", text, state=AGAINST)
 
-    def _neck(self, name: str) -> float:
-        """Give the share of the posterior that the draws miss in the tails of a parameter; 0 where it cannot be told."""
+    def _neck(self, name: str) -> tuple[float, float] | None:
+        """Give the share of the posterior that the draws miss in the tails of a parameter, and how much smaller its sd is.
+
+        None where it cannot be told.
+        """
         if self.given is None or not self.effort.hessian:
-            return 0.0
+            return None
         seen = tails(self.fit, self.fit.model.free_names.index(name), self.given.theta)
         if seen is None:
-            return 0.0
+            return None
         self._spend(seen)
-        return seen.missed
+        return seen.missed, self.given.wider(seen.theta, seen.weights)
 
     def weights(self) -> Iterator[Finding]:
         """Importance weights of q's own draws; they cost a grade only where nothing better was to be had."""
@@ -338,7 +365,7 @@ class _Inquiry:
             yield say("good", f"The weights are worth {share:.0%} of their number: their tail moves nothing.")
         elif self.sure:
             state = FINE if khat <= poor else UNKNOWN if khat - error <= poor else AGAINST
-            hidden = khat > poor and self.facts.funnel is not None  # chains hardly enter the neck that correction missed
+            hidden = khat > poor and self.hidden  # chains hardly enter the neck that correction missed
             text = "The tail of q's weights; what you get was compared with something better above."
             text = "The tail of q's weights, in a funnel: its neck may hide from all that was looked at." if hidden else text
             yield say("usable" if hidden else "good", text, state=state)
@@ -350,17 +377,18 @@ class _Inquiry:
         poor, failed = (max(a, b * self.dim) for a, b in zip(self.limits.gap, self.limits.gap_each, strict=True))
         sure = gap.value - 2.0 * gap.se
         grade = "failed" if sure > failed else "poor" if sure > poor else "good"
-        grade = "usable" if self.fine and grade != "good" else grade  # q is far off, what you get is not
+        state = state_of(grade)
+        grade = "good" if self.fine else grade  # q is far off, what you get is not
         self.facts.gap = gap.value if grade != "good" else 0.0
         text = "A lower bound on the distance between q and the posterior, KL(q || p)."
-        return found("gap", max(gap.value, 0.0), grade, text, error=gap.se, limit=poor, unit="nats")
+        return found("gap", max(gap.value, 0.0), grade, text, error=gap.se, limit=poor, state=state, unit="nats")
 
     # ---- other modes --------------------------------------------------------------------------------------
 
     def modes(self) -> Iterator[Finding]:
         self.seen = seen = looks.search(self.fit, self.effort, seed=self.seed, far=self.far)
         self._spend(seen)
-        apart = [m for m in seen.others if m.barrier > self.limits.barrier]
+        apart = seen.elsewhere(self.limits.barrier, self.fit.elbo.value)
         masses = np.array([m.log_mass for m in apart])
         base = max(self.log_evidence, seen.own.log_mass)
         share = float(np.sum(np.exp(np.minimum(masses - base, 50.0)))) if apart else 0.0
@@ -375,7 +403,8 @@ class _Inquiry:
         say = partial(found, "modes", 100 * share, limit=100 * usable, unit="%")
         if grade != "good":
             many = f"{len(apart)} other mode{'s' * (len(apart) > 1)}"
-            yield say(grade, f"{climbs} found {many}, {apart[0].barrier:.1f} nats of valley in between.")
+            valley = max(apart[0].barrier, 0.0)
+            yield say(grade, f"{climbs} found {many}, {valley:.1f} nats of valley in between.")
         elif self.facts.runaway:
             text = f"{climbs} ran away from q, to where log p is high but has no mass: a funnel's neck, or a flat direction."
             hidden = self.facts.funnel is not None and not self.fine

@@ -21,6 +21,8 @@ from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.windows import judge
 
 CHAINS, _CHAIN_GRADIENTS = 128, 40_000
+LOST = 3.0  # sds of q between its mean and the maximum next to it, where q is not around it
+_MORE = 3.0  # nats beyond the ELBO
 _FAR = 4  # of them are climbed from
 _OF_THE_PRIOR = 64  # draws for each that is climbed from
 _NUMBERS = 2**23  # of noise in one array
@@ -86,6 +88,11 @@ class Search(NamedTuple):
     climbs: int
     num_values: int
     num_gradients: int
+
+    def elsewhere(self, barrier: float, elbo: float) -> list[Mode]:
+        """Choose the modes behind a valley, or of much more mass than q reaches: the one next to q too, if q is not there."""
+        own = [self.own] * (self.own.distance > LOST)
+        return [m for m in (*own, *self.others) if m.barrier > barrier or m.log_mass > elbo + _MORE]
 
 
 def scores(fit: Any, pairs: int, seed: int = 0) -> ScoreLook:

@@ -22,9 +22,11 @@ _DRAWS, _EVEN, _WIDER = 200, 0.05, 1.1  # draws at a place, share of them that m
 
 
 class Tails(NamedTuple):
-    """Share of the posterior that the tails of a parameter hold beyond what the draws have of it."""
+    """Share of the posterior that the tails of a parameter hold beyond what the draws have of it, and its whole law."""
 
     missed: float
+    theta: np.ndarray  # (n, d), the middle of the draws but for the parameter, which goes from one end to the other
+    weights: np.ndarray  # of those, by Laplace's method; they sum to one
     num_gradients: int
     num_values: int
 
@@ -77,7 +79,9 @@ def tails(fit: Any, leader: int, theta: np.ndarray) -> Tails | None:
     for side in (-1.0, 1.0):
         held = density[side * fine > _TAIL].sum() / density.sum()
         missed += max(float(held) - float(np.mean(side * z[:, leader] > _TAIL)), 0.0)
-    return Tails(missed, spent, _DRAWS * len(_PLACES))
+    theta = np.tile(middle, (len(fine), 1))
+    theta[:, leader] += scale[leader] * fine
+    return Tails(missed, theta, density / density.sum(), spent, _DRAWS * len(_PLACES))
 
 
 def _around(top: np.ndarray, slope: np.ndarray, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray, float] | None:
