@@ -79,7 +79,7 @@ def _by_modes(fit: Fit, most: int) -> Fit:
     effort, seed = looks.Effort.of(fit, None, None), _seed(fit)
     far = looks.wide(fit, None, effort.draws, seed).far
     seen = looks.search(fit, effort, seed=seed, far=far)
-    if not promising(seen, fit.elbo.value) and seen.own.distance > looks.LOST:  # a longer search is worth its cost
+    if not promising(seen, fit.elbo.value) and seen.lost:  # a longer search is worth its cost
         seen = looks.search(fit, effort._replace(starts=3 * effort.starts), seed=seed + 1, far=far)
     if not promising(seen, fit.elbo.value):
         return fit

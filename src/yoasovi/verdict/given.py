@@ -11,6 +11,7 @@ from yoasovi.randomness import Purpose, stream
 from yoasovi.verdict import chains
 from yoasovi.verdict.landscape import FULL_UP_TO, Landscape
 
+_HELD = 0.7  # of its beginning, at most, that a chain is taken to hold
 DRAWS = 4000  # as many as `fit.mean()`, `sd()` and `summary()` take
 
 
@@ -38,21 +39,25 @@ class Moments:
     def of_chains(cls, ends: np.ndarray, begins: np.ndarray, known: Moments) -> Moments:
         """Moments by each chain's mean and mean square, (2, chains, k), and where it began, all relative to the known mean.
 
-        Chains began at some of the rows that `known` is of: what is due to the choice comes off.
+        Chains began at some of the rows that `known` is of.
         """
-        first = _without_luck(ends[0], begins, 0.0)
-        shift = first.mean(0)
-        square = _without_luck(ends[1] - 2 * shift * ends[0] + shift**2, begins**2, known.sd**2)
-        variance, n = np.maximum(square.mean(0), 1e-300), len(begins)
+        first = _far_on(ends[0], begins, 0.0)
+        shift, n = first.mean(0), len(begins)
+        square = _far_on(ends[1] - 2 * shift * ends[0] + shift**2, begins**2, known.sd**2)
+        variance = np.maximum(square.mean(0), 1e-300)
         error = first.std(0, ddof=1) / np.sqrt(n * variance)
         return cls(known.mean + shift, np.sqrt(variance), error, 0.5 * square.std(0, ddof=1) / np.sqrt(n) / variance)
 
 
-def _without_luck(ends: np.ndarray, begins: np.ndarray, expected: np.ndarray | float) -> np.ndarray:
-    """Take off what is due to where chains began (rows), by a line through ends against begins; `expected` is of begins."""
+def _far_on(ends: np.ndarray, begins: np.ndarray, expected: np.ndarray | float) -> np.ndarray:
+    """Where chains would come to if they were long, by a line through ends against begins (rows), which are `expected`.
+
+    The line tells how much a chain still holds of its beginning: its luck comes off, and what it moved is only a part of the
+    way.
+    """
     away = begins - begins.mean(0)
-    slope = (away * ends).sum(0) / np.maximum((away**2).sum(0), 1e-300)
-    return ends - np.clip(slope, 0.0, 1.0) * (begins - expected)
+    slope = np.clip((away * ends).sum(0) / np.maximum((away**2).sum(0), 1e-300), 0.0, _HELD)
+    return expected + (ends - expected - slope * (begins - expected)) / (1.0 - slope)
 
 
 class Off(NamedTuple):

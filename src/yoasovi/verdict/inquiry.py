@@ -20,7 +20,7 @@ from yoasovi.verdict.advice import Facts, advise
 from yoasovi.verdict.diagnostics import Estimate, effective_size
 from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict, found, state_of
 from yoasovi.verdict.given import GivenDraws, Off
-from yoasovi.verdict.landscape import FULL_UP_TO
+from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.verdict.neck import tails
 from yoasovi.verdict.prior import expected
 from yoasovi.verdict.refined import refined_findings
@@ -239,7 +239,7 @@ class _Inquiry:
         usable, poor = self.limits.scale
         far, sure = abs(off.value), abs(off.value) - 2.5 * off.error
         against = sure > np.log(usable)
-        grade = "poor" if sure > np.log(poor) else "usable" if against or far + off.error > np.log(usable) else "good"
+        grade = "poor" if sure > np.log(poor) else "usable" if against or far + 2.0 * off.error > np.log(usable) else "good"
         state = FINE if grade == "good" else AGAINST if against else UNKNOWN
         ratio = float(np.exp(-off.value))  # given over better
         side = "small" if ratio < 1 else "large"
@@ -391,8 +391,9 @@ class _Inquiry:
         apart = seen.elsewhere(self.limits.barrier, self.fit.elbo.value)
         masses = np.array([m.log_mass for m in apart])
         base = max(self.log_evidence, seen.own.log_mass)
-        share = float(np.sum(np.exp(np.minimum(masses - base, 50.0)))) if apart else 0.0
-        share = share / (1.0 + share)
+        ratios = np.exp(np.minimum(masses - base, 50.0))
+        shares = ratios / (1.0 + ratios.sum())
+        share = float(sum(max(each - self._has(m, seen.own), 0.0) for each, m in zip(shares, apart, strict=True)))
         usable, poor = self.limits.other_modes
         grade = "poor" if share > poor else "usable" if share > usable else "good"
         if grade != "good":
@@ -413,6 +414,15 @@ class _Inquiry:
             yield say("good", f"{climbs} found other modes that only swap labels: one of them is enough.")
         else:
             yield say("good", f"{climbs} found no other mode of weight.")
+
+    def _has(self, mode: Mode, own: Mode) -> float:
+        """Give the share of the draws that lie on a mode's side, where it is not q's own."""
+        way = mode.x - own.x
+        if self.given is None or not way.any():
+            return 0.0
+        mean, frame = (x[0] for x in self.fit.family.frame(self.fit.lane))
+        along = (Landscape(self.fit.kernels.point, mean, frame).into(self.given.theta) - own.x) @ way
+        return float(np.mean(along > 0.5 * way @ way))
 
     def no_search(self) -> Iterator[Finding]:
         seen = diagnostics.agreement(self.fit.restart_elbos) if self.fit.restart_elbos else None

@@ -21,8 +21,10 @@ from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.windows import judge
 
 CHAINS, _CHAIN_GRADIENTS = 128, 40_000
-LOST = 3.0  # sds of q between its mean and the maximum next to it, where q is not around it
-_MORE = 3.0  # nats beyond the ELBO
+_BELOW, _MORE = (
+    6.0,
+    3.0,
+)  # nats: of log p from q's mean to a mode, of a mode's mass beyond the ELBO, where q is not around it
 _FAR = 4  # of them are climbed from
 _OF_THE_PRIOR = 64  # draws for each that is climbed from
 _NUMBERS = 2**23  # of noise in one array
@@ -86,13 +88,19 @@ class Search(NamedTuple):
     others: tuple[Mode, ...]  # distinct from `own` and from each other, largest mass first
     relabelled: int  # more of them, which only swap labels of `own` or of others
     climbs: int
+    height: float  # log p at q's mean
     num_values: int
     num_gradients: int
 
+    @property
+    def lost(self) -> bool:
+        """Whether q's mean is far below the maximum next to it."""
+        return self.own.log_p > self.height + _BELOW
+
     def elsewhere(self, barrier: float, elbo: float) -> list[Mode]:
-        """Choose the modes behind a valley, or of much more mass than q reaches: the one next to q too, if q is not there."""
-        own = [self.own] * (self.own.distance > LOST)
-        return [m for m in (*own, *self.others) if m.barrier > barrier or m.log_mass > elbo + _MORE]
+        """Choose the modes behind a valley, or much higher and of more mass than q reaches: the one next to q too."""
+        above = lambda m: m.log_p > self.height + _BELOW and m.log_mass > elbo + _MORE
+        return [m for m in (self.own, *self.others) if m.barrier > barrier or above(m)]
 
 
 def scores(fit: Any, pairs: int, seed: int = 0) -> ScoreLook:
@@ -204,7 +212,8 @@ def search(fit: Any, effort: Effort, budget: int = 60, seed: int = 0, far: np.nd
         known.append(mode.theta)
         others.append(mode._replace(barrier=landscape.barrier(own, mode)))
     values += labels.num_values
-    return Search(own, tuple(others), len(rest) - len(others), len(begins), values, landscape.gradients)
+    (height,), _ = landscape.at(np.zeros((1, mean.size)))
+    return Search(own, tuple(others), len(rest) - len(others), len(begins), float(height), values, landscape.gradients)
 
 
 def _other_parts(fit: Any) -> list[np.ndarray]:
