@@ -48,14 +48,14 @@ def _seed(fit: Fit) -> int:
 
 
 def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
-    """Try non-centred forms where scales of sites depend on other sites and the answer is poor for it."""
+    """Try non-centred forms where scales of sites depend on other sites."""
     if fit.model.centring is None:
         return fit
     pairs = looks.Effort.of(fit, None, None).pairs
     pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
-    if pair is None or (verdict := fit.judged()).grade != "poor":
+    if pair is None:
         return fit
-    best, notes, spent, values, gradients = fit, [], 0, verdict.num_values, verdict.num_gradients
+    best, notes, spent, values, gradients = fit, [], 0, 0, 2 * pairs
     for description, model in reparameterisations(fit.model, pair):
         if spent >= most:
             break

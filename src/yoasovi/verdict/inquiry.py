@@ -416,12 +416,13 @@ class _Inquiry:
             yield say("good", f"{climbs} found no other mode of weight.")
 
     def _has(self, mode: Mode, own: Mode) -> float:
-        """Give the share of the draws that lie on a mode's side, where it is not q's own."""
-        way = mode.x - own.x
+        """Give the share of the draws that lie on a mode's side: seen from q's own mode, or from q's mean if it is that."""
+        origin = own.x if mode is not own else np.zeros_like(own.x)
+        way = mode.x - origin
         if self.given is None or not way.any():
             return 0.0
         mean, frame = (x[0] for x in self.fit.family.frame(self.fit.lane))
-        along = (Landscape(self.fit.kernels.point, mean, frame).into(self.given.theta) - own.x) @ way
+        along = (Landscape(self.fit.kernels.point, mean, frame).into(self.given.theta) - origin) @ way
         return float(np.mean(along > 0.5 * way @ way))
 
     def no_search(self) -> Iterator[Finding]:
