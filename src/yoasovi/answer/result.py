@@ -14,7 +14,7 @@ import numpy as np
 
 from yoasovi.answer import mixture
 from yoasovi.answer.averages import moments
-from yoasovi.answer.correction import KERNELS_UP_TO, Pool, pool
+from yoasovi.answer.correction import KERNELS_UP_TO, WARPED_UP_TO, Pool, pool
 from yoasovi.answer.long_pool import LONG, LongPool, long_pool
 from yoasovi.display import table
 from yoasovi.errors import check, positive_integer
@@ -231,9 +231,11 @@ class Fit:
 
     def _axes(self) -> np.ndarray | None:
         """Give what turns q's noise into parameters in units of their sds under q, where noise is one number for each."""
-        frame = self.family.frame(self.lane)[1][0]
-        if self._noise_size != self.model.density.dim or isinstance(self.family, Arrow):
+        frame, dim = self.family.frame(self.lane)[1][0], self.model.density.dim
+        if self._noise_size != dim or dim > WARPED_UP_TO:
             return None
+        if isinstance(self.family, Arrow):
+            frame = (self.family.place(self.lane, np.eye(dim)[None])[0] - self.params.mean).T
         return np.eye(len(frame)) if frame.ndim == 1 else frame / np.linalg.norm(frame, axis=1, keepdims=True)
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
