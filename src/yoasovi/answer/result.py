@@ -187,7 +187,7 @@ class Fit:
     def worth_correcting(self) -> bool:
         """Whether q is visibly not the posterior (KL is about Var(log p - log q)/2), in few enough dimensions to mend."""
         if self.parts:
-            return any(part.fit.worth_correcting for part in self.parts)
+            return bool(mixture.chains_of(self)) or any(part.fit.worth_correcting for part in self.parts)
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
         return bool(self.can_correct and spread.size > 1 and spread.std(ddof=1) > 0.1)
 
@@ -264,7 +264,7 @@ class Fit:
 
         For what no Gaussian can match: `sample`, `mean`, `sd`, `summary`, `predict`, `loo`, `to_datatree`, `report` and
         `diagnose` of the new fit rest on the chains, which are `fit.refined`; q and its ELBO stay. Chains that start at q's
-        draws find no mode that q has not found.
+        draws find no mode that q has not found; of a mixture each mode is refined, and keeps its weight.
 
         Parameters
         ----------
