@@ -81,7 +81,7 @@ def _by_modes(fit: Fit, most: int) -> Fit:
     if not promising(seen):
         return fit
     before = fit.num_values, fit.num_gradients
-    better = mend_modes(fit, most)
+    better = mend_modes(fit, most, seen)
     spent = fit if better is None else better
     cost = spent.num_values - before[0], spent.num_gradients - before[1]
     gain = 0.0 if better is None else better.elbo.value - fit.elbo.value
