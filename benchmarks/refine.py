@@ -158,7 +158,8 @@ def advised_page(rows):
         f"yoasovi {yo.__version__}", "",
         f"{len(rows)} fits: {total('before', 'loose')} with every mean within 0.1 sd and the median sd within 10% "
         f"(*loosely*), {total('before', 'right')} with every sd within 25% as well (*every sd*). The verdict "
-        f"advised `refine()` for {len(went)}; after it **{total('after', 'loose')} and {total('after', 'right')}** of {len(rows)}.", "",
+        f"advised `refine()` for {len(went)}; after it **{total('after', 'loose')} and {total('after', 'right')}** of "
+        f"{len(rows)}.", "",
         f"`fit.refine(ess={rows[0]['ess']:g})`. Gradients are medians; NUTS's own: NumPyro's defaults, {CHAINS} chains, "
         "from its start until R-hat is below 1.03 and ESS as wanted, with its divergences.", "",
         "| posterior | parameters | fits | loosely | every sd | refined | then loosely | every sd | largest error "
