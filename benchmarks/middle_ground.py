@@ -1,14 +1,15 @@
 """Hierarchies of 35 to 144 parameters: what the default method spends, and when it was there.
 
-    python benchmarks/middle_ground.py [--seeds 5] [--only NAME;...]
+    python benchmarks/middle_ground.py [--seeds 5] [--only NAME;...] [--out benchmarks/results]
 
 The four posteriors of far_starts.py, varying intercepts of 85 groups that are not centred, and a two-parameter item response
 model. Evaluations are of log p with or without gradient; "there" is the first window whose incumbent is within 0.1 nat of
-the best end of all seeds, on common draws.
+the best end of all seeds, on common draws. The table goes before what earlier ones taught, which stays on the page.
 """
 
 import argparse
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -54,16 +55,22 @@ def models():
     }
 
 
+EARLIER = "## Earlier"
+
+
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--seeds", type=int, default=5)
     args.add_argument("--only", default=None, help="names of posteriors, separated by semicolons")
+    args.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = args.parse_args()
     jax.config.update("jax_enable_x64", True)
     warnings.simplefilter("ignore")
     everything = []
-    print("| posterior (parameters) | within 0.3 nat | evaluations, median | gradients, median | when there, median |")
-    print("|---|---|---|---|---|")
+    lines = [
+        "| posterior (parameters), q | within 0.3 nat | evaluations, median | gradients, median | when there, median |",
+        "|---|---|---|---|---|",
+    ]
     chosen = models()
     for name in args.only.split(";") if args.only else chosen:
         model = chosen[name]
@@ -83,8 +90,14 @@ def main():
         everything += gradients
         good = int(np.sum(short - np.nanmin(short) < 0.3))
         cells = f"{np.median(spent):,.0f} | {np.median(gradients):,.0f} | {np.median(there):,.0f}"
-        print(f"| {name} ({model.density.dim}) | {good} of {args.seeds} | {cells} |", flush=True)
-    print(f"\nMedian of all fits: {np.median(everything):,.0f} gradients.")
+        lines.append(f"| {name} ({model.density.dim}), {family.name} | {good} of {args.seeds} | {cells} |")
+        print(lines[-1], flush=True)
+    lines += ["", f"Median of all fits: {np.median(everything):,.0f} gradients.", ""]
+    head = ["# The middle ground: hierarchies of 35 to 143 parameters", "",
+            f"`python benchmarks/middle_ground.py --seeds {args.seeds}`, yoasovi {yo.__version__}", ""]  # fmt: skip
+    page = args.out / "middle_ground.md"
+    earlier = page.read_text().split(EARLIER)[-1] if page.exists() else "\n"
+    page.write_text("\n".join([*head, *lines, EARLIER]) + earlier)
 
 
 if __name__ == "__main__":

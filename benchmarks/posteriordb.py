@@ -65,13 +65,33 @@ def reference(folder, about, model, args):
     return {"mean": {k: v.mean(0) for k, v in draws.items()}, "sd": {k: v.std(0) for k, v in draws.items()}}
 
 
-def measure(folder, name, seeds):
-    """Fit a posterior once per seed; one row per fit."""
+def database(parser, folder):
+    """The folder of a clone that has the posteriors."""
+    found = folder if (folder / "posteriors").is_dir() else folder / "posterior_database"
+    if not (found / "posteriors").is_dir():
+        parser.error(f"FOLDER must be a clone of github.com/stan-dev/posteriordb; {folder} has no posterior_database.")
+    return found
+
+
+def posterior(folder, name):
+    """A posterior as a model, and its reference."""
     about = json.loads((folder / "posteriors" / f"{name}.json").read_text())
     data = {k: np.asarray(v) for k, v in read(folder / "data/data" / f"{about['data_name']}.json.zip").items()}
     model, args = FORMS[name](data)
-    known = reference(folder, about, model, args)
-    door = yo.from_numpyro(model, *args)
+    return yo.from_numpyro(model, *args), reference(folder, about, model, args)
+
+
+def quality(draws, known):
+    """Errors of draws, and whether they are at NUTS quality: loosely, and with every sd within 25%."""
+    error, low, middle, high = ordinary.compared(draws, known)
+    loose = bool(error <= 0.1 and 0.9 <= middle <= 1.1)
+    right = bool(loose and low >= 0.8 and high <= 1.25)
+    return {"error": error, "low": low, "middle": middle, "high": high, "loose": loose, "right": right}
+
+
+def measure(folder, name, seeds):
+    """Fit a posterior once per seed; one row per fit."""
+    door, known = posterior(folder, name)
     rows = []
     for seed in range(seeds):
         begin = time.perf_counter()
@@ -80,15 +100,14 @@ def measure(folder, name, seeds):
         draws = fit.sample(4000)
         spent = {"gradients": fit.num_gradients, "values": values, "correction": fit.num_values - values}
         seconds = time.perf_counter() - begin
-        error, low, middle, high = ordinary.compared(draws, known)
-        loose = error <= 0.1 and 0.9 <= middle <= 1.1
         rows.append({
             "posterior": name, "rhat": known.get("rhat"), "seed": seed, "dim": door.density.dim, "elbo": fit.elbo.value,
-            "converged": bool(fit.converged), "error": error, "low": low, "middle": middle, "high": high, "loose": loose,
-            "right": loose and low >= 0.8 and high <= 1.25, "grade": fit.diagnose().grade, "seconds": seconds, **spent,
+            "converged": bool(fit.converged), **(found := quality(draws, known)), "grade": fit.diagnose().grade,
+            "seconds": seconds, **spent,
         })  # fmt: skip
         print(
-            f"{name:<50}{seed:>3} ELBO {fit.elbo.value:,.2f}  error {error:.2f}  sds {low:.2f} {middle:.2f} {high:.2f}  "
+            f"{name:<50}{seed:>3} ELBO {fit.elbo.value:,.2f}  error {found['error']:.2f}  "
+            f"sds {found['low']:.2f} {found['middle']:.2f} {found['high']:.2f}  "
             f"{' / '.join(f'{v:,} {k}' for k, v in spent.items())}  {rows[-1]['grade']}  {seconds:.1f} s",
             flush=True,
         )
@@ -156,9 +175,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=list(FORMS), default=list(FORMS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
-    folder = args.folder if (args.folder / "posteriors").is_dir() else args.folder / "posterior_database"
-    if not (folder / "posteriors").is_dir():
-        parser.error(f"FOLDER must be a clone of github.com/stan-dev/posteriordb; {args.folder} has no posterior_database.")
+    folder = database(parser, args.folder)
     only = "" if args.only == list(FORMS) else f" --only {' '.join(args.only)}"
     command = f"python benchmarks/posteriordb.py FOLDER --seeds {args.seeds}{only}"
     args.out.mkdir(parents=True, exist_ok=True)

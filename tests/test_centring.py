@@ -339,6 +339,10 @@ def test_forms_are_listed_with_the_funnels_site_first():
     assert found[0][1].centred == {"county_mean": 0.0}
     assert [text for text, _ in reparameterisations(found[1][1])] == ["state_mean, narrow, county_mean halfway centred"]
     assert [text for text, _ in reparameterisations(from_numpyro(process))] == ["f non-centred"]
+    names = found[0][1].free_names  # q's numbers, not the site's
+    assert names[-1] == "county_mean[3] (non-centred)" and "wide" in names
+    again = reparameterisations(noncentred(model, centred=0.25), ("wide", "county_mean[2] (0.25 centred)"))
+    assert again[0][0] == "county_mean non-centred"
 
 
 def test_wrong_arguments_are_refused_by_name():

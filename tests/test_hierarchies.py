@@ -1,6 +1,8 @@
 """Groups that are independent given a few globals: the arrow-shaped Gaussian, its lines, and how groups are found."""
 
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +15,10 @@ from scipy.stats import multivariate_normal
 
 import yoasovi as yo
 from yoasovi.answer import averages, result
+from yoasovi.choosing import choose_family
 from yoasovi.families.full_rank import FullRankParams
-from yoasovi.kernels import kernels_of
+from yoasovi.files import saving
+from yoasovi.kernels import kernels_of, looks
 from yoasovi.kernels.programs import Clock
 from yoasovi.methods import method
 from yoasovi.model import Density, Site
@@ -189,6 +193,18 @@ def test_natural_steps_reach_what_lines_do(fitted, y):
     assert other.elbo.value == pytest.approx(fitted.elbo.value, abs=0.5)
 
 
+def test_lines_of_groups_look_at_minibatches_where_there_are_any(monkeypatch):
+    seen, scores = [], looks.PointKernels.scores
+    spy = lambda self, params, noise, rows=None: seen.append(rows) or scores(self, params, noise, rows)
+    monkeypatch.setattr(looks.PointKernels, "scores", spy)
+    group = np.arange(400) % 40
+    prior = {"mean": dist.Normal(0.0, 5.0), "level": dist.Normal(0.0, 1.0).expand([40]).to_event(1)}
+    likelihood = lambda p, d: dist.Normal(p["mean"] + p["level"][d["group"]], 1.0).log_prob(d["y"])
+    model = yo.Model(prior=prior, log_likelihood=likelihood, data={"group": group, "y": 0.1 * group})
+    fit = yo.fit(model, batch_size=50, max_steps=200, mend=False)
+    assert fit.family.name == "arrow" and seen and all(rows is not None for rows in seen)
+
+
 @pytest.mark.parametrize("steps", [1, 60])
 def test_a_run_that_ends_within_a_line_has_an_answer(fitted, steps):
     short = yo.fit(fitted.model, max_steps=steps, mend=False)
@@ -201,6 +217,15 @@ def test_many_groups_are_drawn_in_order_and_tables_keep_the_globals_in_sight(fit
     assert (np.diff(chart.series[1].y) >= 0).all() and len(chart.series[1].y) == 200
     table = fitted.summary(verdict=False)
     assert "level[19]" in table and "level[20]" not in table and table.endswith("...")
+
+
+def test_the_correction_of_an_arrow_knows_which_noise_makes_which_parameter(rng):
+    params = some_params(rng)
+    lane = type(params)(*(x[None] for x in params))
+    model = SimpleNamespace(density=DENSITY)
+    fit = SimpleNamespace(model=model, family=FAMILY, params=params, lane=lane, _noise_size=DIM)
+    factor = dense(params)
+    np.testing.assert_allclose(result.Fit._axes(fit), factor / np.linalg.norm(factor, axis=1, keepdims=True))
 
 
 def test_averages_of_draws_in_pieces_are_those_of_all(fitted, monkeypatch):
@@ -219,7 +244,7 @@ def test_averages_of_draws_in_pieces_are_those_of_all(fitted, monkeypatch):
 
 def chosen(log_p, shapes, family="auto", **fields):
     model = yo.Model.from_log_density(log_p, dict.fromkeys(shapes, constraints.real), shapes, **fields)
-    return yo.fitting.choose_family(model, method("yoasovi"), family)
+    return choose_family(model, method("yoasovi"), family)
 
 
 SHAPES = {"m": (), "u": (3, 60), "v": (60,), "w": (60,)}
@@ -243,6 +268,40 @@ def test_an_axis_along_which_neighbours_hang_together_is_no_axis_of_groups():
     assert chosen(chain, shapes)[0].name == "full_rank"
     with pytest.raises(ValueError, match=r"arrow, but no groups were found.*Arrow\(\{'theta': 0\}\)"):
         chosen(chain, shapes, "arrow")
+
+
+def in_one_vector(z):
+    """Twelve groups of three locals, two of which lie beside each other, before and after two of the three globals."""
+    pairs, (middle, spread), own, noise = z[:24].reshape(12, 2), z[24:26], z[26:38], z[38]
+    inner = (pairs[:, 0] - middle) ** 2 * jnp.exp(-spread) + (pairs[:, 1] - pairs[:, 0] * own) ** 2 * jnp.exp(noise)
+    return -jnp.sum(inner) - jnp.sum(own**2) - middle**2 - spread**2 - noise**2
+
+
+def test_groups_are_found_within_one_vector_from_few_parameters_on():
+    family, why, looks = chosen(lambda p: in_one_vector(p["z"]), {"z": (39,)})
+    assert (family.groups, family.num_locals, family.num_globals) == (12, 3, 3) and looks < 39 + 20
+    assert "12 groups (z), independent given 3 other parameters" in why
+    hub, spokes = family.split(np.arange(39))
+    assert hub.tolist() == [24, 25, 38] and spokes[5].tolist() == [10, 11, 31]
+    density = DENSITY._replace(sites=(Site("z", (39,), (39,), False),))
+    said = json.loads(json.dumps(saving._family_as_json(family)))
+    assert saving._family(said, density) == family  # saved and read
+    shuffled = np.random.default_rng(0).permutation(39)
+    assert chosen(lambda p: in_one_vector(p["z"][shuffled]), {"z": (39,)})[0].name == "full_rank"  # in no order
+
+
+@pytest.mark.parametrize(
+    "log_p",
+    [
+        lambda z: -jnp.sum(z**2),
+        lambda z: -(jnp.sum(z) ** 2) - jnp.sum(z**2),
+        lambda z: -jnp.sum(jnp.diff(z) ** 2) - z[0] ** 2,
+    ],
+    ids=["product", "dense", "chain"],
+)
+def test_a_vector_without_groups_is_looked_at_a_few_times_only(log_p):
+    family, _, looks = chosen(lambda p: log_p(p["z"]), {"z": (60,)})
+    assert family.name == "full_rank" and looks < 10
 
 
 def test_groups_may_be_named():

@@ -17,7 +17,7 @@ PLAIN = {"mean_field": MeanField(), "full_rank": FullRank(), "low_rank": LowRank
 FAMILIES = {**PLAIN, "arrow": Arrow()}  # this one has to know a model's sites
 # From here on groups are looked for. Without any, up to here a full covariance pays for its O(d^2) steps and O(d^3) lines;
 # above, low rank; above that, none.
-GROUPS_FROM, FULL_RANK_UP_TO, LOW_RANK_UP_TO = 100, 300, 2000
+GROUPS_FROM, FULL_RANK_UP_TO, LOW_RANK_UP_TO = 30, 300, 2000
 
 
 class Choice(NamedTuple):

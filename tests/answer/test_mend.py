@@ -1,6 +1,11 @@
 """Fits that mend themselves: funnels by other forms of the model, lesser modes by better ones, and what is said of it."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +15,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import yoasovi as yo
+from yoasovi.answer.result import Fit
+from yoasovi.kernels.programs import Bound
 
 EFFECTS, ERRORS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 
@@ -60,9 +67,12 @@ def two_modes(share, d=2):
     return yo.Model.from_log_density(log_p, {"x": constraints.real}, {"x": (d,)})
 
 
-def test_two_modes_become_a_mixture_and_one_lesser_mode_gives_way():
+def test_two_modes_become_a_mixture_and_one_lesser_mode_gives_way(monkeypatch):
     model = two_modes(0.8)
+    single, judged = [], Fit.judged
+    monkeypatch.setattr(Fit, "judged", lambda self, *key: single.append(not self.parts) or judged(self, *key))
     both = yo.fit(model, seed=1)
+    assert not any(single)  # what climbs saw is fitted at once, without a verdict on a fit that will not stay
     weights = sorted(part.weight for part in both.parts)
     assert weights == pytest.approx([0.2, 0.8], abs=0.05) and both.diagnose().grade == "good"
     assert both.sample(4000)["x"][:, 0].mean() == pytest.approx(1.6, abs=0.3)
@@ -83,9 +93,104 @@ def test_other_methods_and_nearly_gaussian_fits_stay_as_they_are():
     assert one.mended == () and one.num_gradients == other.num_gradients and one.num_values == other.num_values
 
 
-def test_a_fit_that_is_resumed_is_mended_to_the_same_bits(tmp_path):
-    model = two_modes(0.7)
-    whole = yo.fit(model, seed=3)
-    yo.fit(model, seed=3, checkpoint=tmp_path / "run", mend=False)
-    resumed = yo.fit(model, seed=3, checkpoint=tmp_path / "run", resume=True)
-    assert np.array_equal(whole.sample(50)["x"], resumed.sample(50)["x"]) and whole.mended == resumed.mended
+# ---- a fit that ends in the middle of being mended -----------------------------------------------------------
+
+CASES = {
+    "modes": cache(lambda: two_modes(0.7)),
+    "funnel": cache(lambda: yo.from_numpyro(schools, ERRORS, effects=EFFECTS)),
+}
+
+
+def fitted(case, **options):
+    return yo.fit(CASES[case](), seed=3, **options)
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_at(nth, how):
+    """Do `how` at the nth call of a compiled program; give the count of calls."""
+    count, plain = [0], Bound.__call__
+
+    def counted(self, *args):
+        count[0] += 1
+        if count[0] == nth:
+            how()
+        return plain(self, *args)
+
+    Bound.__call__ = counted
+    return count
+
+
+def calls(case, **options):
+    """Fit, and count the calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bound, "__call__", Bound.__call__)  # and back again
+        count = crash_at(0, None)
+        return fitted(case, **options), count[0]
+
+
+def moments(case, many):
+    """Fit, and give that many calls spread over its mending."""
+    whole, last = calls(case)
+    _, first = calls(case, mend=False)
+    assert last > first + many
+    return whole, np.linspace(first + 1, last - 1, many + 2)[1:-1].astype(int)
+
+
+def same_answer(a, b):
+    counts = lambda fit: (fit.num_values, fit.num_gradients, fit.elbo, fit.mended, fit.converged)
+    draws = [fit.sample(50) for fit in (a, b)]
+    return counts(a) == counts(b) and all(np.array_equal(draws[0][k], draws[1][k]) for k in draws[0])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_crash_while_mending_resumes_to_the_same_bits(case, tmp_path, monkeypatch):
+    def crash():
+        raise Crash
+
+    whole, places = moments(case, 2 if case == "modes" else 1)
+    for nth in places:
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            patch.setattr(Bound, "__call__", Bound.__call__)
+            crash_at(nth, crash)
+            fitted(case, checkpoint=tmp_path / str(nth))
+        assert same_answer(fitted(case, checkpoint=tmp_path / str(nth), resume=True), whole)
+
+
+# Forks a child for every line; it fits with a checkpoint, and is killed at the nth call.
+KILLED = """
+import importlib.util, json, os, signal, sys, warnings
+spec = importlib.util.spec_from_file_location("mending", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+warnings.simplefilter("ignore")
+for line in sys.stdin:
+    case, nth, folder = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        module.crash_at(nth, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        module.fitted(case, checkpoint=folder)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.mark.exhaustive
+def test_a_fit_killed_while_mending_resumes_to_the_same_bits(tmp_path):
+    cached = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **cached})
+    child = subprocess.Popen([sys.executable, "-c", KILLED, __file__], **pipes)
+    try:
+        for case, many in (("modes", 13), ("funnel", 12)):
+            whole, places = moments(case, many)
+            for nth in places.tolist():
+                folder = str(tmp_path / f"{case}{nth}")
+                child.stdin.write(json.dumps([case, nth, folder]) + "\n")
+                child.stdin.flush()
+                assert int(child.stdout.readline()) == -signal.SIGKILL
+                assert same_answer(fitted(case, checkpoint=folder, resume=True), whole), (case, nth)
+    finally:
+        child.kill()
+        child.wait()

@@ -11,13 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
+from scipy.special import digamma, polygamma
 from scipy.stats import nbinom
 from typer.testing import CliRunner
 
 import yoasovi as yo
 from yoasovi.answer import refine
 from yoasovi.cli.commands import app
+from yoasovi.cli.runs import as_json
 from yoasovi.experiments import simulate
 from yoasovi.families import FullRank, LowRank, MeanField
 from yoasovi.run.progress import Rounds
@@ -230,3 +233,53 @@ def test_the_command_line_refines(tmp_path):
     assert found["stopped"] == "met" and found["ess"] >= 400 and found["divergences"] >= 0
     refused = CliRunner().invoke(app, ["fit", f"{path}:outside", "--refine"])
     assert refused.exit_code != 0 and "`refine` needs a density written in JAX" in refused.output
+
+
+# ---- a mixture of modes ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_modes():
+    """Unit Gaussians at distance 8, the lesser one skewed in its second coordinate."""
+
+    def log_p(p):
+        x, y = p["x"]
+        near = jnp.log(0.8) - 0.5 * (x**2 + y**2)
+        far = jnp.log(0.2) - 0.5 * (x - 8.0) ** 2 + 2.0 * y - jnp.exp(y) - gammaln(2.0) + 0.5 * jnp.log(2 * jnp.pi)
+        return jnp.logaddexp(near, far)
+
+    fit = yo.fit(yo.Model.from_log_density(log_p, {"x": constraints.real}, {"x": (2,)}), seed=1)
+    assert len(fit.parts) == 2
+    return fit, fit.refine(ess=300, max_gradients=60_000, progress=False)
+
+
+def test_each_mode_of_a_mixture_is_refined_and_keeps_its_weight(two_modes):
+    fit, refined = two_modes
+    assert [part.weight for part in refined.parts] == [part.weight for part in fit.parts]
+    assert fit.parts[0].fit.refined is None and all(part.fit.refined.stopped == "met" for part in refined.parts)
+    spent = sum(part.fit.refined.num_gradients for part in refined.parts)
+    assert refined.num_gradients == fit.num_gradients + spent and refined.seconds.stages["refine"] > 0
+    draws = refined.sample(4000)["x"]
+    assert (draws[:, 0] > 4).mean() == pytest.approx(0.2, abs=0.05)
+    far = draws[draws[:, 0] > 4, 1]  # the logarithm of a Gamma(2)
+    assert far.mean() == pytest.approx(digamma(2.0), abs=0.15) and far.std() == pytest.approx(
+        polygamma(1, 2.0) ** 0.5, rel=0.15
+    )
+    chains = np.concatenate([part.fit.refined.theta.reshape(-1, 2) for part in refined.parts])
+    assert np.isin(draws[:, 0], chains[:, 0]).all()
+    again = fit.refine(ess=300, max_gradients=60_000, progress=False)
+    assert np.array_equal(again.sample(50)["x"], refined.sample(50)["x"])
+
+
+def test_a_refined_mixture_says_so_and_is_saved(two_modes, tmp_path):
+    _, refined = two_modes
+    text = refined.summary(verdict=False)
+    assert text.count("refined by NUTS: 8 chains x") == 2 and "a mixture of 2 modes" in text
+    assert refined.diagnose().grade == "good" and "rhat" in refined.diagnose().evidence
+    assert 300 < refined.effective_size(4000) < 4000
+    said = as_json(refined, None, None)["refined"]["modes"]
+    assert [one["stopped"] for one in said] == ["met", "met"]
+    refined.save(tmp_path)
+    there = yo.load(tmp_path, model=refined.model)
+    assert np.array_equal(there.sample(50)["x"], refined.sample(50)["x"])
+    assert ".refine(chains=8" in yo.load(tmp_path).report(tmp_path / "report.html").read_text()

@@ -20,7 +20,7 @@ from yoasovi.answer.warped import Warped, log_kernels
 from yoasovi.verdict.diagnostics import effective_size, importance_weights
 
 KERNELS_UP_TO, _DIRECTIONS = 30, 3
-_KERNELS_ALONE, _WARPED_UP_TO = 3, 200  # dimensions between which one parameter may lead others
+_KERNELS_ALONE, WARPED_UP_TO = 3, 200  # dimensions between which one parameter may lead others
 _SHAPE_UP_TO = 500  # dimensions; above, directions cost more than they tell, and only draws of q are weighted
 _NUMBERS = 2**24  # of noise in a round
 _CENTRES, _ROUNDS = 500, 6
@@ -86,7 +86,7 @@ def pool(
 def _learned(so_far: Pool, n: int, rng: np.random.Generator, axes: np.ndarray | None) -> tuple[Law, np.ndarray]:
     """Give a law of the pool's shape, and n draws from it."""
     dim = so_far.eps.shape[1]
-    if dim <= _KERNELS_ALONE or axes is None or dim > _WARPED_UP_TO:
+    if dim <= _KERNELS_ALONE or axes is None or dim > WARPED_UP_TO:
         return _kernels(so_far, n, rng)
     law = Warped.of(*so_far, axes, rng)
     return law.__call__, law.draw(n, rng)

@@ -48,13 +48,14 @@ def _seed(fit: Fit) -> int:
 
 
 def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
-    """Try non-centred forms where scales of sites depend on other sites."""
+    """Try non-centred forms where scales of sites depend on other sites, or q is not close enough for other reasons."""
     if fit.model.centring is None:
         return fit
     pairs = looks.Effort.of(fit, None, None).pairs
     pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
-    if pair is None:
+    if pair is None and not fit.worth_correcting:
         return fit
+    what = f"the scale of {pair[1]} depends on {pair[0]}" if pair else "q's draws need correction"
     best, notes, spent, values, gradients = fit, [], 0, 0, 2 * pairs
     for description, model in reparameterisations(fit.model, pair):
         if spent >= most:
@@ -62,7 +63,6 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         other = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=progress, mend=False)
         gain = other.elbo.value - best.elbo.value
         kept = other.converged and gain > 2.0 * np.hypot(other.elbo.se, best.elbo.se)
-        what = f"the scale of {pair[1]} depends on {pair[0]}"
         notes.append(Mended(what, description, bool(kept), float(gain), other.num_values, other.num_gradients))
         spent, values, gradients = spent + _cost(other), values + other.num_values, gradients + other.num_gradients
         other.seconds = other.seconds._replace(compile=best.seconds.compile + other.seconds.compile)
@@ -84,7 +84,7 @@ def _by_modes(fit: Fit, most: int) -> Fit:
     if not promising(seen, fit.elbo.value):
         return fit
     before = fit.num_values, fit.num_gradients
-    better = mend_modes(fit, seen, most)
+    better = mend_modes(fit, most, seen)
     spent = fit if better is None else better
     cost = spent.num_values - before[0], spent.num_gradients - before[1]
     gain = 0.0 if better is None else better.elbo.value - fit.elbo.value

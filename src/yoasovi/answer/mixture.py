@@ -29,6 +29,12 @@ def draws(fit: Any, n: int, seed: int, corrected: bool | None) -> tuple[dict[str
     return {k: join(x[k] for x in sites) for k in sites[0]}, join(thetas), any(mended)
 
 
+def chains_of(fit: Any) -> list[Any]:
+    """Give the chains that a refined fit rests on, those of each mode; none before."""
+    found = [fit.refined, *(part.fit.refined for part in fit.parts)]
+    return [chains for chains in found if chains is not None]
+
+
 def effective_size(parts: Sequence[Any], n: int) -> float:
     """Independent draws that n are worth: parts are drawn from in proportion to their weights."""
     each = [part.fit.effective_size(max(round(n * part.weight), 1)) for part in parts]

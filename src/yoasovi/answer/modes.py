@@ -26,20 +26,20 @@ _SAME = 2.0  # nats between two q (KL), below which they describe the same mode
 _BLOCK, _BLOCKS, _SURE = 1000, 8, 0.01  # draws of each q by which modes are weighed, until the errors are small
 
 
-def mend_modes(fit: Fit, seen: Search | None = None, most: int | None = None) -> Fit | None:
+def mend_modes(fit: Fit, most: int | None = None, seen: Search | None = None) -> Fit | None:
     """Give a better answer where climbs found other modes; None where the fit stays as it is.
 
     Each promising mode gets a fit that begins there, and all are weighed against each other by importance sampling. If one
     holds nearly everything, that fit is the answer; modes of 1% and more make a mixture. What that cost is
-    in the counts of the answer, or of the fit that stays; no other round begins once it is `most` evaluations. `seen` is
-    what climbs found, those of the verdict if None.
+    in the counts of the answer, or of the fit that stays; no other round begins once it is `most` evaluations. The first
+    round begins with what was `seen`, or with what the verdict on the fit sees.
     """
     answer, fits, tried = fit, [fit], [fit]
-    looked_at = seen or fit.judged()
-    values, gradients = looked_at.num_values, looked_at.num_gradients
-    seen = seen or fit.judged().search
+    values = gradients = 0
     for _ in range(_ROUNDS):
-        places = promising(seen, answer.elbo.value)
+        looked_at: Any = seen or answer.judged()
+        places = promising(seen or looked_at.search, answer.elbo.value)
+        seen = None
         spent = sum(f.num_values + f.num_gradients for f in tried[1:]) + values + gradients
         if not places or (most is not None and spent >= most):
             break
@@ -47,12 +47,10 @@ def mend_modes(fit: Fit, seen: Search | None = None, most: int | None = None) ->
         tried += more
         fits, looked = _distinct([*fits, *more])
         weights = weigh(fits)
+        values += looked_at.num_values + looked + weights.num_values
+        gradients += looked_at.num_gradients
         answer = _answer(fits, weights)
-        verdict = answer.judged()
-        values += verdict.num_values + looked + weights.num_values
-        gradients += verdict.num_gradients
         _charge(answer, tried, values, gradients)
-        seen = verdict.search
     if len(tried) == 1 or answer.params is not fit.params:
         return None if answer is fit else answer
     fit.num_values, fit.num_gradients, fit.seconds = answer.num_values, answer.num_gradients, answer.seconds

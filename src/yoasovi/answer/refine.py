@@ -153,12 +153,39 @@ def refine(fit: Fit, wanted: Goal, progress: bool | None) -> Fit:
     positive_integer("max_gradients", "refine", wanted.max_gradients)
     if (why := refusal(fit.model)) is not None:
         raise ValueError(why)
-    check(isinstance(fit.family, Gaussian), "family", "refine", "mean_field, full_rank or low_rank", fit.family.name)
+    gaussian = isinstance(fit.family, Gaussian) or bool(fit.parts)
+    check(gaussian, "family", "refine", "mean_field, full_rank, low_rank or arrow", fit.family.name)
+    return _each_mode(fit, wanted, progress) if fit.parts else _refined(fit, wanted, wanted, progress)
+
+
+def _each_mode(fit: Fit, wanted: Goal, progress: bool | None) -> Fit:
+    """Refine the parts of a mixture, each in its own coordinates; weights between them stay.
+
+    Chains are of a part's share of the posterior (see `Share`), so that none goes over to another mode; together the shares
+    make up all of it.
+    """
+    parts, left = [], wanted.max_gradients
+    for k, part in enumerate(fit.parts):
+        seed = int(stream(wanted.seed, Purpose.PARTS, k).integers(2**62))
+        own = wanted._replace(seed=seed, max_gradients=max(left // (len(fit.parts) - k), 1))
+        better = _refined(part.fit, own, wanted, progress)
+        left -= better.num_gradients - part.fit.num_gradients
+        parts.append(part._replace(fit=better))
+    stages = {**fit.seconds.stages, "refine": sum(part.fit.seconds.stages["refine"] for part in parts)}
+    mended = replace(
+        fit, parts=tuple(parts), num_gradients=fit.num_gradients + wanted.max_gradients - left,
+        seconds=fit.seconds._replace(stages=stages), _verdicts={},
+    )  # fmt: skip
+    return mended.looking_through(fit.kernels)
+
+
+def _refined(fit: Fit, own: Goal, wanted: Goal, progress: bool | None) -> Fit:
+    """Run chains towards a goal of this q's own."""
     stages, clock = dict(fit.seconds.stages), fit.kernels.clock
     with Stages(stages).stage("refine"), Interrupts() as interrupts, Rounds(progress, "refine") as show:
         clock.watch, clock.guard = show.compiling, interrupts.run
         try:
-            found = _until(_Run(fit, wanted), wanted, interrupts, show)
+            found = replace(_until(_Run(fit, own), own, interrupts, show), wanted=wanted)
         finally:
             clock.watch = clock.guard = None
     mended = replace(
@@ -194,7 +221,9 @@ class _Run:
     def __init__(self, fit: Fit, wanted: Goal):
         chains, self.most, self.seed = wanted.chains, wanted.max_gradients, wanted.seed
         self.root = fit.family.root(fit.params)
-        self.program = fit.kernels.bind(transitions, fit.model.density)
+        share = fit.share
+        self.cut: Any = None if share is None else (share.params, share.index)
+        self.program = fit.kernels.whole.bind(transitions, fit.model.density, None if share is None else share.family)
         eps = stream(self.seed, Purpose.REFINE).standard_normal((_STARTS * chains, fit.model.density.dim))
         value, gradient = fit.kernels.look(self.root.place(eps), None)
         sound = np.flatnonzero(np.isfinite(value) & np.isfinite(gradient).all(1))[:chains]
@@ -224,7 +253,7 @@ class _Run:
 
     def _call(self, warm: bool, most: int) -> Transitions:
         words = key_words(stream(self.seed, Purpose.REFINE_ROUND, self.calls), (len(self.steps),))
-        n, rows, self.spots, self.steps = self.program(self.root, words, self.spots, self.steps, warm, most)
+        n, rows, self.spots, self.steps = self.program(self.root, self.cut, words, self.spots, self.steps, warm, most)
         rows = Transitions(*(np.asarray(x)[: int(n)] for x in rows))
         self.calls += 1
         self.spent += int(rows.num_steps.sum())

@@ -14,7 +14,7 @@ import numpy as np
 
 from yoasovi.answer import mixture
 from yoasovi.answer.averages import moments
-from yoasovi.answer.correction import KERNELS_UP_TO, Pool, pool
+from yoasovi.answer.correction import KERNELS_UP_TO, WARPED_UP_TO, Pool, pool
 from yoasovi.answer.long_pool import LONG, LongPool, long_pool
 from yoasovi.display import table
 from yoasovi.errors import check, positive_integer
@@ -187,7 +187,7 @@ class Fit:
     def worth_correcting(self) -> bool:
         """Whether q is visibly not the posterior (KL is about Var(log p - log q)/2), in few enough dimensions to mend."""
         if self.parts:
-            return any(part.fit.worth_correcting for part in self.parts)
+            return bool(mixture.chains_of(self)) or any(part.fit.worth_correcting for part in self.parts)
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
         return bool(self.can_correct and spread.size > 1 and spread.std(ddof=1) > 0.1)
 
@@ -231,9 +231,11 @@ class Fit:
 
     def _axes(self) -> np.ndarray | None:
         """Give what turns q's noise into parameters in units of their sds under q, where noise is one number for each."""
-        frame = self.family.frame(self.lane)[1][0]
-        if self._noise_size != self.model.density.dim or isinstance(self.family, Arrow):
+        frame, dim = self.family.frame(self.lane)[1][0], self.model.density.dim
+        if self._noise_size != dim or dim > WARPED_UP_TO:
             return None
+        if isinstance(self.family, Arrow):
+            frame = (self.family.place(self.lane, np.eye(dim)[None])[0] - self.params.mean).T
         return np.eye(len(frame)) if frame.ndim == 1 else frame / np.linalg.norm(frame, axis=1, keepdims=True)
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
@@ -262,7 +264,7 @@ class Fit:
 
         For what no Gaussian can match: `sample`, `mean`, `sd`, `summary`, `predict`, `loo`, `to_datatree`, `report` and
         `diagnose` of the new fit rest on the chains, which are `fit.refined`; q and its ELBO stay. Chains that start at q's
-        draws find no mode that q has not found.
+        draws find no mode that q has not found; of a mixture each mode is refined, and keeps its weight.
 
         Parameters
         ----------

@@ -45,8 +45,7 @@ def summary(fit: Any, verdict: bool) -> str:
     ]
     if fit.num_nonfinite:
         lines.append(f"{fit.num_nonfinite:,} draws were not finite and were refused: {fit.nonfinite}")
-    if fit.refined is not None:
-        lines.append(str(fit.refined))
+    lines += map(str, mixture.chains_of(fit))
     lines += told(fit.model)
     return "\n".join([*lines, *table(fit)])
 

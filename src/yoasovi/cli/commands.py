@@ -183,6 +183,7 @@ def fit(
     process_id: ProcessId = None,
 ):
     """Fit a model and say how good the answer is."""
+    from yoasovi.answer.mixture import chains_of
     from yoasovi.model.labels import told
 
     if not join(coordinator, num_processes, process_id):
@@ -222,7 +223,8 @@ def fit(
         with redirect_stdout(sys.stderr):
             answer = answer.refine(progress=False if quiet else None)
         if not json_:
-            print(f"\n{str(answer.refined)[0].upper()}{str(answer.refined)[1:]}.", flush=True)
+            told_of = map(str, chains_of(answer))
+            print("\n" + "\n".join(f"{text[0].upper()}{text[1:]}." for text in told_of), flush=True)
     more: dict = {}
     if verdict or report_ or save or (verdict is None and not json_):
         with redirect_stdout(sys.stderr), quiet_warnings(), waiting("looking at how good the answer is", quiet):

@@ -191,7 +191,16 @@ def distance(fit: Fit, optimum: float | None) -> float | None:
 
 def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any]:
     """Give what is known of a fit as plain numbers; those that are not finite become null."""
+    from yoasovi.answer.mixture import chains_of
+
     finite = lambda x: None if x is None or not math.isfinite(x) else float(x)
+    chains = [
+        {
+            "draws": list(x.theta.shape[:2]), "rhat": finite(x.worst_rhat), "ess": finite(x.least_ess),
+            "divergences": x.num_divergent, "gradients": x.num_gradients, "stopped": x.stopped,
+        }
+        for x in chains_of(fit)
+    ]  # fmt: skip
     return {
         "method": fit.method.name,
         "family": fit.family.name,
@@ -209,10 +218,7 @@ def as_json(fit: Fit, dic: float | None, optimum: float | None) -> dict[str, Any
         "nonfinite": fit.nonfinite._asdict(),
         "seconds": fit.seconds._asdict(),
         "mended": [note._asdict() for note in fit.mended],
-        **({} if (chains := fit.refined) is None else {"refined": {
-            "draws": list(chains.theta.shape[:2]), "rhat": finite(chains.worst_rhat), "ess": finite(chains.least_ess),
-            "divergences": chains.num_divergent, "gradients": chains.num_gradients, "stopped": chains.stopped,
-        }}),
+        **({"refined": {"modes": chains} if fit.parts else chains[0]} if chains else {}),
     }  # fmt: skip
 
 

@@ -38,6 +38,12 @@ class Piece(NamedTuple):
     inner: int
 
 
+def groups_in(pieces: tuple[Piece, ...], size: int) -> int:
+    """Give how many groups the pieces of a vector of this size have."""
+    own = sum(p.outer * p.inner for p in pieces if p.local)
+    return (size - sum(p.outer for p in pieces if not p.local)) // max(own, 1)
+
+
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Arrow(Gaussian):
@@ -49,8 +55,9 @@ class Arrow(Gaussian):
     Parameters
     ----------
     local
-        The axis along which groups lie, by site: {"theta": 0}. All other sites are global. By default those that the model
-        names, or that log p shows; then `groups` and `layout`, the places of locals in the flat vector, follow.
+        The axis along which groups lie, by site: {"theta": 0}; of a vector that holds globals too, its pieces one after the
+        other. All other sites are global. By default those that the model names, or that log p shows; then `groups` and
+        `layout`, the places of locals in the flat vector, follow.
     """
 
     local: Any = ()
@@ -67,13 +74,19 @@ class Arrow(Gaussian):
         local, sites = dict(self.local), {s.name: s for s in density.sites}
         unknown = sorted(set(local) - set(sites))
         check(local and not unknown, "local", "Arrow", f"the axis of groups, by site ({', '.join(sites)})", self.local)
-        check(set(sites) - set(local), "local", "Arrow", "of some sites, so that others are global", self.local)
-        counts, pieces = {}, []
+        shared = set(sites) - set(local) or any(isinstance(axis, tuple) for axis in local.values())
+        check(shared, "local", "Arrow", "of some sites, so that others are global", self.local)
+        counts: dict[str, int] = {}
+        pieces: list[Piece] = []
         for name, site in sites.items():
             if name not in local:
                 pieces.append(Piece(False, int(np.prod(site.free_shape)), 1))
                 continue
             axis, shape = local[name], site.free_shape
+            if isinstance(axis, tuple):
+                counts[name] = groups_in(axis, int(np.prod(shape)))
+                pieces += axis
+                continue
             there = isinstance(axis, int) and 0 <= axis < len(shape)
             check(there, f"local[{name!r}]", "Arrow", f"an axis of its shape {shape}", axis)
             counts[name] = shape[axis]

@@ -22,7 +22,7 @@ from yoasovi.answer.result import USUAL, Fit, Part, Seconds
 from yoasovi.answer.summary import Mended
 from yoasovi.errors import check
 from yoasovi.families import Arrow, Factorised, FullRank, LowRank, MeanField
-from yoasovi.families.arrow import ArrowParams
+from yoasovi.families.arrow import ArrowParams, Piece
 from yoasovi.families.factorised import Law, PaperCategorical, PaperNormal
 from yoasovi.families.full_rank import FullRankParams
 from yoasovi.families.low_rank import LowRankParams
@@ -427,7 +427,8 @@ def _family(said: dict[str, Any], density: Density) -> Any:
     if kind == "low_rank":
         return LowRank(said["rank"])
     if kind == "arrow":
-        return Arrow({str(k): int(axis) for k, axis in said["local"].items()}).complete(density)
+        along = lambda axis: axis if isinstance(axis, int) else tuple(Piece(bool(a), int(b), int(c)) for a, b, c in axis)
+        return Arrow({str(k): along(axis) for k, axis in said["local"].items()}).complete(density)
     if kind == "mixture":
         return Mixture(_family(said["part"], density))
     if kind == "factorised":

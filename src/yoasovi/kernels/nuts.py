@@ -31,13 +31,25 @@ class Transitions(NamedTuple):
     diverging: Any
 
 
-def transitions(density, inputs, root, words, start, step_size, warm, most):
+def transitions(density, mixture, inputs, root, cut, words, start, step_size, warm, most):
     """Take `ROUND` transitions, or fewer once `most` gradients are spent.
 
-    The step size of each chain, (chains,), is adapted if not `warm`; the metric is that of q's own coordinates.
+    Where q is part of a mixture the chains are of that part's share of the posterior: `cut` has its parameters, and which
+    part it is; else both are None. The step size of each chain, (chains,), is adapted if not `warm`; the metric is that of
+    q's own coordinates.
     Gives how many were taken, the transitions (those not taken are zeros), where chains are now, and their step sizes.
     """
-    begin, advance = hmc(lambda eps: -density.free_terms(inputs, root.place(eps)).total(), algo="NUTS")
+
+    def potential(eps):
+        theta = root.place(eps)
+        value = density.free_terms(inputs, theta).total()
+        if mixture is not None:
+            params, which = cut
+            terms = mixture.log_terms(jax.tree.map(lambda x: x[None], params), theta[None, None])[0, :, 0]
+            value = value + terms[which] - jax.nn.logsumexp(terms)
+        return -value
+
+    begin, advance = hmc(potential, algo="NUTS")
 
     def begun(key, spot, size):
         return begin(ParamInfo(*spot), ROUND, size, adapt_mass_matrix=False, rng_key=key)

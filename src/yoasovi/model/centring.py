@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from yoasovi.model.model import Model
 
 _HALFWAY = 0.5
+_WAYS = {0.0: "non-centred", _HALFWAY: "halfway centred"}
 
 
 class Frame(NamedTuple):
@@ -155,7 +156,7 @@ def reparameterisations(model: Model, funnel: tuple[str, str] | None = None) -> 
     if model.centring is None:
         return []
     frames = model.centring.frames
-    named = {label.split("[")[0] for label in funnel or ()}
+    named = set(map(_site, funnel or ()))
     hurt = tuple(k for k in frames.names if k in named)
     forms = [dict.fromkeys(hurt, 0.0), dict.fromkeys(frames.names, 0.0)]
     forms.append({k: 0.0 if k in frames.joint else _HALFWAY for k in frames.names})
@@ -165,13 +166,22 @@ def reparameterisations(model: Model, funnel: tuple[str, str] | None = None) -> 
 
 def may_be_centred(model: Model, funnel: tuple[str, str] | None) -> bool:
     """Tell whether sites of a funnel (any, where none is named) may have a non-centred form that is not in use yet."""
-    named = {label.split("[")[0] for label in funnel} if funnel else set(model.prior)
+    named = set(map(_site, funnel)) if funnel else set(model.prior)
     if model.centring is not None:
         return any(k in named and model.centred.get(k) != 0.0 for k in model.centring.frames.names)
     return any(isinstance(model.prior.get(k), ImproperUniform) for k in named)  # its law is somewhere inside log p
 
 
+def in_use(label: str, centred: float | None) -> str:
+    """Name a number of q's, which is not the site's own where that has another form."""
+    return label if centred is None else f"{label} ({_WAYS.get(centred, f'{centred:g} centred')})"
+
+
+def _site(label: str) -> str:
+    """Give the site of a name that `in_use` gave."""
+    return label.split("[")[0].split(" (")[0]
+
+
 def _described(centred: Mapping[str, float]) -> str:
-    ways = {0.0: "non-centred", _HALFWAY: "halfway centred"}
-    said = {way: ", ".join(k for k, x in centred.items() if x == c) for c, way in ways.items()}
+    said = {way: ", ".join(k for k, x in centred.items() if x == c) for c, way in _WAYS.items()}
     return "; ".join(f"{names} {way}" for way, names in said.items() if names)

@@ -17,7 +17,7 @@ from numpyro.distributions import Distribution, ExpandedDistribution, ImproperUn
 from yoasovi.display import table
 from yoasovi.errors import absent, check
 from yoasovi.kernels.programs import precision
-from yoasovi.model.centring import Centring
+from yoasovi.model.centring import Centring, in_use
 from yoasovi.model.density import Density, Inputs, Params, Rule, Site, local_law, widest
 from yoasovi.model.external import HostDensity
 from yoasovi.model.labels import Labels, names, priors
@@ -225,8 +225,9 @@ class Model:
 
     @property
     def free_names(self) -> list[str]:
-        """Names of the coordinates of the flat unconstrained vector."""
-        return [name for site in self.density.sites for name in self.names(site.name, site.free_shape)]
+        """Names of the coordinates of the flat unconstrained vector, with the form of sites that are in another."""
+        each = [(site.name, name) for site in self.density.sites for name in self.names(site.name, site.free_shape)]
+        return [in_use(name, self.centred.get(site)) for site, name in each]
 
     @property
     def priors(self) -> dict[str, str]:

@@ -60,7 +60,7 @@ def settings(fit: Any) -> list[tuple[str, str]]:
         ("method", fit.method.name), ("family", f"{fit.family.name} ({fit.family_reason})"), ("seed", str(fit.seed)),
         *([("modes", mixture.in_words(fit.parts))] if fit.parts else []),
         ("restarts", restarts), ("stopped", str(fit.stop_reason)), *parts.items(),
-        *([("refined", str(fit.refined))] if fit.refined is not None else []),
+        *(("refined", str(chains)) for chains in mixture.chains_of(fit)),
         ("seconds", _waited(fit)),
         ("terms of the likelihood", f"{fit.model.num_observations:,}"),
         ("draws that were not finite", f"{fit.num_nonfinite:,}"),
@@ -135,6 +135,6 @@ def _call(fit: Any, model: str) -> tuple[str, list[tuple[str, str]]]:
             text = name
         arguments.append(text if name == "method" else f"{name}={text}")
     call = f"yo.fit({', '.join(arguments)})"
-    if fit.refined is not None:
-        call += f".refine({', '.join(f'{k}={v!r}' for k, v in fit.refined.wanted._asdict().items())})"
+    for chains in mixture.chains_of(fit)[:1]:
+        call += f".refine({', '.join(f'{k}={v!r}' for k, v in chains.wanted._asdict().items())})"
     return call, needs

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from yoasovi.answer.mixture import chains_of
 from yoasovi.report.content import AxisWord, Panel, Series, density, reach, some
 
 _MARGINALS, _PAIRED, _DRAWS = 12, 4, 4000  # as many draws as the summary takes, so that the numbers are the same
@@ -45,7 +46,8 @@ def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
     # A fit loaded without its model has the draws that were saved, as they are.
     best = fit.sample(n)
     own = fit.sample(n, corrected=False) if better and fit.kept is None else best
-    kind = "draws from q" if not better else "importance-corrected draws" if fit.refined is None else "draws of NUTS"
+    by_chains = bool(chains_of(fit))
+    kind = "draws from q" if not better else "draws of NUTS" if by_chains else "importance-corrected draws"
     sites = [s.name for s in density.sites]
     local = {s.name for s in density.local_sites}
     others = [k for k in own if k not in sites and k not in local]
@@ -54,7 +56,7 @@ def draws(fit: Any, n: int = _DRAWS) -> ShownDraws:
         names, site, flat = _columns(fit.model, best, which)
         mine = _columns(fit.model, own, which)[2]
         sizes = {k: int(np.prod(own[k].shape[1:])) for k in which}
-        label = "corrected" if fit.refined is None else "NUTS"
+        label = "NUTS" if by_chains else "corrected"
         corrected = None if own is best else flat
         return ShownDraws(names, mine, corrected, site, sizes, fit.mean_errors(flat), kind, label, derived)
 

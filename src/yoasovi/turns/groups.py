@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from yoasovi.kernels.looks import Scores
-from yoasovi.randomness import Purpose, stream
+from yoasovi.kernels.looks import Rows, Scores
+from yoasovi.randomness import Purpose, key_words, stream
 from yoasovi.start import take
 from yoasovi.turns.natural import NaturalTurns
 from yoasovi.turns.state import Journey, RunState, pick
@@ -32,14 +32,17 @@ class GroupTurns(NaturalTurns):
 
     def _gathered(self, state: RunState, plan: Plan, place: int) -> Journey:
         """Go where the line through the scores of all batches points."""
-        rng = stream(self.limits.seed, Purpose.WINDOW, place)
+        rng, keys = (stream(self.limits.seed, purpose, place) for purpose in (Purpose.WINDOW, Purpose.ROWS))
         lanes, size, dim = len(plan.size), int(plan.size[0]), self.setting.dim
         rows = max(min(self.family.batch(size, dim), size // 2 * 2), 2)
         sums, refused, nonfinite = None, state.refused, np.zeros(lanes, int)
         for _ in range(max(size // rows, 1)):
             half = self.family.matched(rng.standard_normal((lanes, rows // 2, dim)))
             noise = np.stack([half, -half], 2).reshape(lanes, rows, dim)
-            seen: Scores = self.kernels.scores(state.params, noise)
+            batch = None
+            if state.anchor is not None:  # a mirrored pair shares its minibatch
+                batch = Rows(np.repeat(key_words(keys, half.shape[:2]), 2, 1), state.anchor)
+            seen: Scores = self.kernels.scores(state.params, noise, batch)
             with np.errstate(all="ignore"):
                 sums = self.family.gather(sums, noise, seen.white)
             refused, bad = self._refusals(state._replace(refused=refused), noise, seen)
