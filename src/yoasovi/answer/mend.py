@@ -23,6 +23,7 @@ from yoasovi.verdict.findings import Thresholds
 from yoasovi.verdict.inquiry import funnel_of
 
 _MODES_UP_TO = 1000  # parameters; climbs of more take longer than the fit
+_UNEVEN = 0.4  # sd of log p - log q, beyond which q may be worse than that of another form
 _MOST = 4  # times the evaluations of the fit may be spent on mending it
 
 
@@ -53,7 +54,7 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         return fit
     pairs = looks.Effort.of(fit, None, None).pairs
     pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
-    if pair is None and not fit.worth_correcting:
+    if pair is None and np.std(fit.log_ratio[np.isfinite(fit.log_ratio)]) < _UNEVEN:
         return fit
     what = f"the scale of {pair[1]} depends on {pair[0]}" if pair else "q's draws need correction"
     best, notes, spent, values, gradients = fit, [], 0, 0, 2 * pairs
