@@ -23,6 +23,7 @@ from yoasovi.verdict.findings import Thresholds
 from yoasovi.verdict.inquiry import funnel_of
 
 _MODES_UP_TO = 1000  # parameters; climbs of more take longer than the fit
+_WIDE = 1000  # draws about q; the few of them that weigh most are climbed from
 _MOST = 4  # times the evaluations of the fit may be spent on mending it
 
 
@@ -77,7 +78,8 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
 def _by_modes(fit: Fit, most: int) -> Fit:
     """Try what climbs from scattered starts find beside q."""
     effort, seed = looks.Effort.of(fit, None, None), _seed(fit)
-    seen = looks.search(fit, effort, seed=seed, far=looks.wide(fit, None, effort.draws, seed).far)
+    far = looks.wide(fit, None, min(effort.draws, _WIDE), seed).far
+    seen = looks.search(fit, effort, seed=seed, far=far)
     if not promising(seen):
         return fit
     before = fit.num_values, fit.num_gradients
