@@ -19,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
+from yoasovi.answer import correction
 from yoasovi.fitting import fit
 from yoasovi.sklearn import (
     BayesianGaussianMixture,
@@ -44,7 +45,8 @@ OTHER_SHAPES = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda x: type(x).__name__)
-def test_scikit_learns_checks_on_three_columns_pass(estimator):
+def test_scikit_learns_checks_on_three_columns_pass(estimator, monkeypatch):
+    monkeypatch.setattr(correction, "_ROUNDS", 1)  # about conventions: draws as good as can be take a second
     done = 0
     short = clone(estimator).set_params(max_iter=200)  # one check asks for 93 parameters of 15 rows, twice
     for instance, check in estimator_checks_generator(short):

@@ -100,9 +100,19 @@ def test_a_line_settles_by_what_its_step_leaves_and_creeps_no_further_along_a_be
     assert after_line(straight, 400, 0.06, 0.015, 0.01).settled.all()
     assert not after_line(straight, 400, 0.06, 0.03, 0.01).settled.any()
     assert not after_line(funnel, 400, 0.06, 0.015, 0.01).settled.any()  # 400 x 0.015: too bent for so few parameters
-    assert after_line(straight, 512, 0.06, 0.03, 0.01).control.kind == LINE  # nearly there
-    assert after_line(straight, 512, 0.3, 0.1, 0.01).control.kind == STEPS
+    batches = Setting(31, MeanField(), True)
+    assert after_line(batches, 8 * 1312, 0.06, 0.015, 0.01).control.kind == LINE  # nearly there
+    assert after_line(batches, 8 * 1312, 0.3, 0.1, 0.01).control.kind == STEPS
     assert after_line(funnel, 256, 0.2, 0.2, 0.2).control.kind == STEPS  # it gains, but bends
+
+
+def test_a_line_that_gains_nothing_goes_on_with_more_draws_unless_the_posterior_bends():
+    """A product's steps are noisy where parameters are correlated: its lines may be long."""
+    product, full = Setting(31, MeanField()), Setting(31, FullRank())
+    on, bent = (after_line(product, 512, 0.03, noise, 0.01).control for noise in (0.03, 0.06))
+    assert (on.kind, on.size, on.failures) == (LINE, 768, 0) and (bent.kind, bent.size, bent.failures) == (LINE, 1024, 1)
+    assert after_line(product, 1312, 0.03, 0.03, 0.01).control.kind == STEPS
+    assert after_line(full, 512, 0.03, 0.03, 0.01).control.kind == STEPS
 
 
 def test_a_climb_is_tried_once_before_steps_unless_the_posterior_is_straight():

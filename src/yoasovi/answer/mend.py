@@ -24,6 +24,7 @@ from yoasovi.verdict.inquiry import funnel_of
 
 _MODES_UP_TO = 1000  # parameters; climbs of more take longer than the fit
 _UNEVEN = 0.4  # sd of log p - log q, beyond which q may be worse than that of another form
+_WIDE = 1000  # draws about q; the few of them that weigh most are climbed from
 _MOST = 4  # times the evaluations of the fit may be spent on mending it
 
 
@@ -78,7 +79,7 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
 def _by_modes(fit: Fit, most: int) -> Fit:
     """Try what climbs from scattered starts find beside q."""
     effort, seed = looks.Effort.of(fit, None, None), _seed(fit)
-    far = looks.wide(fit, None, effort.draws, seed).far
+    far = looks.wide(fit, None, min(effort.draws, _WIDE), seed).far
     seen = looks.search(fit, effort, seed=seed, far=far)
     if not promising(seen, fit.elbo.value) and seen.lost:  # a longer search is worth its cost
         seen = looks.search(fit, effort._replace(starts=3 * effort.starts), seed=seed + 1, far=far)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.special import gammaln
 
 from yoasovi.verdict.diagnostics import effective_size
 
 LEADERS = 3
 _CENTRES = 400
+_ENOUGH = 10_000  # draws to learn from
 _ROWS = 512  # of a table of kernels, so that it stays in the processor's cache
 _FAR, _DF, _SCALE = 0.2, 4.0, 1.5  # share of the wide law of leaders, a t, and its scale relative to theirs
 _WIDE, _WIDER = 0.2, 1.3  # share of draws whose rest is wider, and by how much
@@ -41,8 +41,10 @@ class Warped(NamedTuple):
     @classmethod
     def of(cls, eps: np.ndarray, weights: np.ndarray, axes: np.ndarray, rng: np.random.Generator) -> Warped:
         """Learn it from weighted draws."""
-        count = weights > 1e-3 / len(weights)  # the rest says next to nothing
-        eps, weights = eps[count], weights[count] / weights[count].sum()
+        chance = np.minimum(1.0, _ENOUGH * weights)  # draws of little weight are thinned out; those left stand for all
+        kept = rng.uniform(size=len(weights)) < chance
+        eps, weights = eps[kept], weights[kept] / chance[kept]
+        weights = weights / weights.sum()
         y, size, dim = eps @ axes.T, effective_size(weights), eps.shape[1]
         mean = weights @ y
         away = y - mean
@@ -51,7 +53,7 @@ class Warped(NamedTuple):
         leaders = _leaders(away, covariance, weights)
         order = np.r_[leaders, np.setdiff1d(np.arange(dim), leaders)].astype(int)
         root = np.linalg.cholesky(covariance[np.ix_(order, order)])
-        x = solve_triangular(root, away[:, order].T, lower=True).T
+        x = away[:, order] @ np.linalg.inv(root).T
         lead, rest = x[:, : len(leaders)], x[:, len(leaders) :]
         quadratic = _features(lead)
         bend = _regressed(quadratic, rest, weights)
@@ -80,7 +82,7 @@ class Warped(NamedTuple):
 
     def __call__(self, eps: np.ndarray) -> np.ndarray:
         """Give its log density relative to N(0, I), at points (n, d) in q's own units."""
-        x = solve_triangular(self.root, (eps @ self.axes.T - self.mean)[:, self.order].T, lower=True).T
+        x = (eps @ self.axes.T - self.mean)[:, self.order] @ np.linalg.inv(self.root).T
         d = len(self.middle)
         lead, rest = x[:, :d], x[:, d:]
         mean, log_sd = self._rest(lead)
@@ -99,8 +101,8 @@ class Warped(NamedTuple):
     def _of_leaders(self, lead: np.ndarray) -> np.ndarray:
         """Give the log density of leaders, up to the constant of N(0, I)."""
         d, volume = len(self.middle), np.log(np.diag(self.spread)).sum()
-        into = lambda x: solve_triangular(self.spread, (x - self.middle).T, lower=True).T
-        white, centres = into(lead), into(self.centres) / self.width
+        into = np.linalg.inv(self.spread).T
+        white, centres = (lead - self.middle) @ into, (self.centres - self.middle) @ into / self.width
         near = log_kernels(white / self.width, centres)
         near += -np.log(_CENTRES) - d * np.log(self.width)
         far = gammaln((_DF + d) / 2) - gammaln(_DF / 2) - 0.5 * d * np.log(_DF / 2) - d * np.log(_SCALE)
@@ -109,18 +111,18 @@ class Warped(NamedTuple):
 
 
 def log_kernels(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Give the log of the sum of exp(-|x - c|^2 / 2) over the centres c, at rows of x.
+    """Give the log of the sum of exp(-|x - c|^2 / 2) over the centres c, at rows of x; -inf beyond 13 of all of them.
 
     Most of the time of a correction goes here: in place, in single precision, and by few rows at a time.
     """
-    centres = centres.astype(np.float32)
-    half, found = 0.5 * (centres**2).sum(1), np.empty(len(x))
+    half, found = lambda x: -0.5 * (x**2).sum(1), np.empty(len(x))
+    table = np.c_[centres, half(centres), np.ones(len(centres))].astype(np.float32).T
+    places = np.c_[x, np.ones(len(x)), half(x)].astype(np.float32)
     for rows in range(0, len(x), _ROWS):
-        heights = x[rows : rows + _ROWS].astype(np.float32) @ centres.T - half
-        top = heights.max(1)
-        np.exp(np.subtract(heights, top[:, None], out=heights), out=heights)
-        found[rows : rows + _ROWS] = np.log(heights.sum(1)) + top
-    return found - 0.5 * (x**2).sum(1)
+        heights = places[rows : rows + _ROWS] @ table
+        found[rows : rows + _ROWS] = np.exp(heights, out=heights).sum(1)
+    with np.errstate(divide="ignore"):
+        return np.log(found)
 
 
 def _leaders(away: np.ndarray, covariance: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -129,7 +131,7 @@ def _leaders(away: np.ndarray, covariance: np.ndarray, weights: np.ndarray) -> n
     After the first, those count whose effect on others the first one changes, as that of a group's mean by its scale.
     """
     s = away / np.sqrt(np.diag(covariance))
-    x = solve_triangular(np.linalg.cholesky(covariance), away.T, lower=True).T
+    x = away @ np.linalg.inv(np.linalg.cholesky(covariance)).T
     gain = _effect(s, x**2 - 1.0, weights) + _effect(s**2 - 1.0, x, weights)
     found = [int(np.argmax(gain))]
     while len(found) < LEADERS:

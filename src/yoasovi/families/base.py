@@ -105,6 +105,10 @@ class Gaussian(ABC):
         """Give the draws a window needs for a full line; 0 if the family has no use for one."""
         return 0
 
+    def longest_line(self, dim: int) -> int:
+        """Give the most draws that a full line is worth; more would do better as natural steps."""
+        return 4 * self.line_size(dim)
+
     def bend(self, dim: int) -> float:
         """Give the noise about a line, times its draws, up to which the posterior counts as straight."""
         return 1.5

@@ -217,6 +217,9 @@ class Factorised:
     def line_size(self, dim):
         return 0
 
+    def longest_line(self, dim):
+        return 0
+
     def longest_first_step(self, dim):
         return 1.0
 

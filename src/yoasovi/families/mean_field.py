@@ -68,6 +68,9 @@ class MeanField(Gaussian):
     def line_size(self, dim):
         return max(_FEWEST, whole_line_size(dim)) if dim <= _WHOLE_LINES_UP_TO else 0
 
+    def longest_line(self, dim):
+        return 16 * self.line_size(dim)
+
     def bend(self, dim):
         # Slight bends of many coordinates add up, and a product's steps, noisy where parameters are correlated, follow
         # them no better.

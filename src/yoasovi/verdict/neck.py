@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.interpolate import CubicSpline
 
 from yoasovi.climb import climb
 from yoasovi.randomness import Purpose, mirrored, stream
@@ -72,6 +71,8 @@ def tails(fit: Any, leader: int, theta: np.ndarray) -> Tails | None:
     inside = np.abs(_PLACES) <= _TAIL
     if not np.isfinite(heights[inside]).all() or np.isfinite(heights).sum() < len(heights) - 4:
         return None
+    from scipy.interpolate import CubicSpline  # slow to import, and seldom needed
+
     known = np.isfinite(heights)
     fine = np.linspace(_PLACES[known][0], _PLACES[known][-1], 500)
     density = np.exp(CubicSpline(_PLACES[known], heights[known] - heights[known].max())(fine))

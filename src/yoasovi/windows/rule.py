@@ -105,7 +105,7 @@ class Window:
 
     def capacity(self, setting: Setting) -> int:
         """Most draws a line is fitted to; longer windows would do better as natural steps."""
-        most = max(32 * self.first, 4 * setting.family.line_size(setting.dim))
+        most = max(32 * self.first, setting.family.longest_line(setting.dim))
         return 8 * most if setting.batched else most  # minibatches blur a line that may be straight
 
     def longest_window(self, setting: Setting) -> int:
@@ -230,7 +230,7 @@ class Window:
         trust = xp.where(kept, xp.minimum(2.0 * trust, 1e4), trust)
         # A posterior that bends (much noise about the line) may have plateaus on which no line promises anything.
         # Under minibatches the noise is mostly theirs, so it says little of that, and a longer window takes it off.
-        straight = True if setting.batched else noise * control.size < setting.family.bend(dim)
+        straight = setting.batched | (noise * control.size < setting.family.bend(dim))
         growth = xp.clip(noise / tolerance, 1.5, 4.0 if setting.batched else 2.0)
         # What a line of many draws promised is had once its step is taken: its noise is left.
         many = control.size >= 16 * self.first
@@ -240,8 +240,8 @@ class Window:
 
         paying = seen.better & (seen.gain > xp.maximum(0.5 * expected, 0.1))
         blurred = ~paying & (noise > 0.25 * signal)
-        # A full line that gains nothing is at its end; not where minibatches blur it, or where lines come last.
-        idle = full & seen.small & (not setting.batched and not setting.family.lines_last())
+        # A full line that gains nothing where the posterior bends is at its end, unless lines come last.
+        idle = full & seen.small & ~straight & (not setting.family.lines_last())
         failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse) | idle))
         undecided = ~seen.better & ~seen.worse
         grow = xp.where(full, blurred, undecided)
