@@ -180,6 +180,8 @@ class JaxKernels(PointKernels):
             self.sizes.insert(0, self.sizes[0] * _STEP)
         if not self.cheap and self.block > _FEW:  # judgements and climbs look at so many
             self.sizes.append(_FEW)
+        elif self.block < _FEW and mesh is None and hasattr(density.log_likelihood, "totals"):  # no array is so wide
+            self.sizes.insert(0, _FEW)
         # One point is padded to a block where that costs nothing, and has a program of its own where it does.
         self._single = self.block * density.width > _CHEAP
 

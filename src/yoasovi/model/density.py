@@ -118,7 +118,7 @@ class Density(NamedTuple):
     def totals(self, inputs: Inputs, flat: jax.Array) -> jax.Array:
         """Give log p of all the data at flat vectors (n, d): (n, 2), the second what rounding left of the first.
 
-        A likelihood may know how to be summed over all rows at several points, by `totals(params, data)`: params lead with n.
+        A likelihood may know how to be summed over all rows, by `totals(params, data)`, where params lead with n.
         """
         params, jacobian = jax.vmap(lambda x: self.constrain(inputs, x))(flat)
         summed = getattr(self.log_likelihood, "totals", None)

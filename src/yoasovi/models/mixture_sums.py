@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from yoasovi.model.sums import wide_sum
+from yoasovi.model.sums import by_blocks, wide_sum
 
-_ROWS = {"cpu": 4096}  # of a block: as many as stay in a core's cache; elsewhere all of them
 _WRITTEN_OUT = 64  # products in the quadratic of one component, up to which they are written one by one
-# On a GPU: rows from which a kernel of our own takes over, since XLA keeps arrays of N x K numbers between its kernels; rows of a
-# tile, tiles whose logarithm is taken together, and programs that share the tiles.
+# On a GPU: rows from which a kernel of our own takes over, since XLA keeps arrays of N x K numbers between its kernels; rows
+# of a tile, tiles whose logarithm is taken together, and programs that share the tiles.
 _MANY_ROWS, _TILE, _TOGETHER, _PROGRAMS = 2**18, 256, 2, 2112
 _UNROLLED = 48  # products in a row of all components, up to which that kernel keeps its numbers in registers
 
@@ -69,17 +67,17 @@ def log_sums(form: Form, q: Quadratics, y: jax.Array) -> jax.Array:
 
 def _log_sums_fwd(form, q, y):
     sums = _row_sums(form, 1 + form.learned, q, y)
-    return sums.value, (q, sums, y)
+    return sums.value, (q, sums)
 
 
 def _log_sums_bwd(form, kept, slope):
-    q, sums, y = kept
+    q, sums = kept
     slope = slope[:, 0]
     turned = jnp.swapaxes(q.factor, -1, -2)
     centre = (turned @ (q.factor @ sums.first[..., None]))[..., 0]
     factor = jnp.zeros_like(q.factor) if sums.second is None else -q.factor @ sums.second
     rows = lambda x: slope.reshape(-1, *[1] * (x.ndim - 1)) * x
-    return Quadratics(rows(sums.count), rows(centre), rows(factor)), jnp.zeros_like(y)
+    return Quadratics(rows(sums.count), rows(centre), rows(factor)), None
 
 
 log_sums.defvjp(_log_sums_fwd, _log_sums_bwd)
@@ -87,13 +85,12 @@ log_sums.defvjp(_log_sums_fwd, _log_sums_bwd)
 
 def _row_sums(form: Form, order: int, q: Quadratics, y: jax.Array) -> RowSums:
     """Take the sums: of the value (order 0), with the first (1) and the second (2) ones."""
-    (points, k, p), n = q.centre.shape, len(y)
-    backend = jax.default_backend()
+    k, p = q.centre.shape[1:]
     small = k * (p + len(form.entries(p))) <= _UNROLLED and y.size < 2**31
-    if backend == "gpu" and y.dtype == jnp.float32 and n >= _MANY_ROWS and small:
+    if jax.default_backend() == "gpu" and y.dtype == jnp.float32 and len(y) >= _MANY_ROWS and small:
         parts = _by_tiles(form, order, q, y)
     else:
-        parts = jax.vmap(partial(_by_blocks, form, order, y, min(n, _ROWS.get(backend, n))))(q)
+        parts = jax.vmap(lambda q: by_blocks(partial(_block, form, order, q), y, len(y)))(q)
     value = wide_sum(parts[0], tuple(range(1, parts[0].ndim)))
     if order == 0:
         return RowSums(value)
@@ -119,22 +116,9 @@ def _quadratics(form: Form, height: Any, factor: Any, off: list[Any]) -> Any:
 # ---- by XLA: blocks of rows, one after the other ---------------------------------------------------------------------
 
 
-def _by_blocks(form: Form, order: int, y: jax.Array, size: int, q: Quadratics) -> tuple[Any, ...]:
-    """Give the sums of every block at one point: values (blocks, 2), and lists of arrays (blocks, K)."""
-    n = len(y)
-    if size == n:
-        return jax.tree.map(lambda x: x[None], _block(form, order, q, y.T, np.ones(n, bool)))
-
-    def one(first):
-        start = jnp.minimum(first, n - size)  # the last block goes back to be full: rows that were seen do not count again
-        rows = lax.dynamic_slice_in_dim(y, start, size)
-        return _block(form, order, q, rows.T, start + jnp.arange(size) >= first)
-
-    return lax.map(one, jnp.arange(0, n, size))
-
-
-def _block(form: Form, order: int, q: Quadratics, planes: jax.Array, counted: Any) -> tuple[Any, ...]:
-    p = len(planes)
+def _block(form: Form, order: int, q: Quadratics, rows: jax.Array, counted: Any) -> tuple[Any, ...]:
+    """Give the sums of a block at one point: the value (2,), and lists of arrays (K,)."""
+    planes, p = rows.T, rows.shape[1]
     off = [planes[j] - q.centre[:, j, None] for j in range(p)]  # (K, rows)
     each = _quadratics(form, q.height[:, None], lambda i, j: q.factor[:, i, j, None], off)
     most = jnp.max(each, 0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from scipy.special import gammaln
 
 from yoasovi.errors import check, positive_number
 from yoasovi.model import Labels, Model, Params
-from yoasovi.model.sums import wide_sum
+from yoasovi.model.sums import by_blocks, wide_sum
 from yoasovi.models.arrays import by_column, by_name, numbers, one_of, positive, table
 from yoasovi.models.columns import Predictors, is_table
 
@@ -155,10 +156,48 @@ class LineLikelihood:
 
     def totals(self, params: Params, data: Any) -> jax.Array:
         """Give the sum over all observations at S points, (S, 2); see `model.sums`."""
+        return line_totals(self, params, data)
+
+    def rows(self, params: Params, data: Any) -> jax.Array:
+        """Give the log density of each observation at S points, (N, S)."""
+        if jax.default_backend() == "cpu":  # which wants rows last
+            return jax.vmap(self, (0, None))(params, data).T
         X, intercept = _design(params, data)
-        eta = products(X, params["coefficients"]) + intercept  # (N, S)
         by_row = {k: v[:, None] if jnp.shape(v) == X.shape[:1] else v for k, v in data.items()}
-        return wide_sum(self.terms(eta, params, by_row), 0)
+        return self.terms(products(X, params["coefficients"]) + intercept, params, by_row)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def line_totals(likelihood: LineLikelihood, params: Params, data: Any) -> jax.Array:
+    """Sum a likelihood up over all observations at S points, (S, 2), a block of rows at a time."""
+    return wide_sum(_over_rows(lambda block: _block_total(likelihood, params, *block), params, data), (0, 2))
+
+
+def _line_totals_fwd(likelihood, params, data):
+    def both(block):
+        value, back = jax.vjp(lambda p: _block_total(likelihood, p, *block), params)
+        return value, back(jnp.ones_like(value))[0]
+
+    value, slopes = _over_rows(both, params, data)
+    return wide_sum(value, (0, 2)), jax.tree.map(lambda x: jnp.sum(x, 0), slopes)
+
+
+def _line_totals_bwd(likelihood, slopes, slope):
+    return jax.tree.map(lambda x: slope[:, 0].reshape(-1, *[1] * (x.ndim - 1)) * x, slopes), None
+
+
+line_totals.defvjp(_line_totals_fwd, _line_totals_bwd)
+
+
+def _over_rows(fn: Callable[[Any], Any], params: Params, data: Any) -> Any:
+    """Give `fn((data of a block of rows, which rows count))` for all blocks."""
+    n = len(_design(params, data)[0])
+    long = {k: v for k, v in data.items() if k != "means"}
+    return by_blocks(lambda block, counted: fn(({**data, **block}, counted)), long, n)
+
+
+def _block_total(likelihood: LineLikelihood, params: Params, data: Any, counted: Any) -> jax.Array:
+    return wide_sum(jnp.where(counted[:, None], likelihood.rows(params, data), 0.0), 0)
 
 
 @jax.custom_vjp
@@ -175,7 +214,7 @@ def _products_bwd(kept, slope):
     X, parts = kept, _parts(len(kept)) if slope.shape[1] > 1 else 1
     cut = lambda x: x.reshape(parts, -1, x.shape[1])
     found = jnp.einsum("nis,nij->nsj", cut(slope), cut(X), precision="highest")
-    return jnp.zeros_like(X), jnp.sum(found, 0)
+    return None, jnp.sum(found, 0)
 
 
 products.defvjp(lambda X, b: (products(X, b), X), _products_bwd)
