@@ -33,6 +33,9 @@ _CHEAP = 2**17  # numbers; below it a block costs no more than the call itself
 _FEW = 8  # points, where one look is not cheap
 _STEP = 8  # from one size of block to the next
 _FILLED = 0.6  # of a block at least, if a smaller one would do
+# On accelerators so many numbers take no longer than the call: one block that is mostly empty is better than several calls.
+_HARDLY_FILLED, _HARDLY_ANY = 0.1, {"cpu": 0}
+_HARDLY_ANY_ELSEWHERE = 2**26
 _TINY = 256  # numbers in the largest array, up to which programs are compiled without being optimised
 
 
@@ -230,12 +233,16 @@ class JaxKernels(PointKernels):
         """Give the sum of `fn(params, data)` at draws on the sites' own supports, one number per draw."""
         return self._in_blocks(self.bind(_each_total, fn), [self.block], params)
 
+    def _least_filled(self, size: int) -> float:
+        few = _HARDLY_ANY.get(jax.default_backend(), _HARDLY_ANY_ELSEWHERE)
+        return _HARDLY_FILLED if size * self.density.width <= few else _FILLED
+
     def _in_blocks(self, program: Callable, sizes: list[int], *arrays: Any) -> Any:
         """Run a program on rows, in blocks of few sizes; the last is padded with copies of the last row."""
         leaves, tree = jax.tree.flatten(arrays)
         total, start, found = len(leaves[0]), 0, []
         while start < total:
-            size = next((s for s in sizes if _FILLED * s <= total - start), sizes[-1])
+            size = next((s for s in sizes if self._least_filled(s) * s <= total - start), sizes[-1])
             stop = min(start + size, total)
             block = [_padded(x[start:stop], size) for x in leaves]
             found.append((program(*jax.tree.unflatten(tree, block)), stop - start))
