@@ -10,6 +10,16 @@ import numpy as np
 _MEMORY = 20  # pairs of steps and changes of the gradient that describe the curvature
 _ROUNDS = 5  # of a climb by a part of the data
 _LONG = 40  # gradients after which a climb that gained little is given up
+LAST_FEW = 1 / 32  # of many climbs from random places: not worth a look each, when all others have ended
+
+
+class Past(NamedTuple):
+    """The latest pairs of steps and changes of the gradient of n climbs; the oldest makes room for the next."""
+
+    steps: np.ndarray  # (memory, n, d)
+    changes: np.ndarray  # (memory, n, d)
+    curvature: np.ndarray  # (memory, n): step . change; 0 where there is none
+    count: np.ndarray  # (n,) of pairs that there have been
 
 
 class Climbs(NamedTuple):
@@ -24,13 +34,13 @@ class Climbs(NamedTuple):
 
 def climb(
     look: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], x: np.ndarray, budget: int, enough: float = 0.1,
-    near: float = 0.0, patience: int = 2, metric: Callable[[np.ndarray], np.ndarray] = np.ones_like,
+    near: float = 0.0, patience: int = 2, metric: Callable[[np.ndarray], np.ndarray] = np.ones_like, leave: float = 0.0,
 ) -> Climbs:  # fmt: skip
     """Climb from every row of x, until `patience` steps in a row gain less than `enough` nats, or `budget` looks are taken.
 
     `look` gives heights and slopes at rows of points; `metric` the squared unit of every coordinate there. A climb that goes
     on and on but has gained less than `near` nats is given up: log p can rise for ever where the posterior has no mass (a
-    hierarchy whose scale goes to zero), and x was not far away.
+    hierarchy whose scale goes to zero), and x was not far away. The last of them, a share of `leave`, end where they are.
     """
     n, d = x.shape
     x = np.array(x, float)
@@ -47,19 +57,18 @@ def climb(
 
     value, slope = seen(np.arange(n), x)
     first, last = value.copy(), value.copy()
-    steps, changes = np.zeros((n, _MEMORY, d)), np.zeros((n, _MEMORY, d))
-    curvature = np.zeros((n, _MEMORY))  # step . change; 0 where there is none
+    past = Past(np.zeros((_MEMORY, n, d)), np.zeros((_MEMORY, n, d)), np.zeros((_MEMORY, n)), np.zeros(n, int))
     way, length, reach = np.zeros((n, d)), np.zeros(n), np.ones(n)
     calm, given_up = np.zeros(n, int), np.zeros(n, bool)
     alive = np.isfinite(value) & (np.abs(slope).max(1) > 0)
     fresh = alive.copy()  # those that need a new direction
-    while alive.any():
+    while alive.sum() > int(leave * n):
         turn = np.flatnonzero(fresh & alive)
         if turn.size:
             unit = metric(x[turn])
-            way[turn] = _directions(slope[turn], steps[turn], changes[turn], curvature[turn], reach[turn], unit)
+            way[turn] = _directions(slope[turn], past, turn, reach[turn], unit)
             lost = turn[_dot(way[turn], slope[turn]) <= 0]  # no ascent: forget the curvature
-            curvature[lost] = 0.0
+            past.curvature[:, lost] = 0.0
             way[lost] = _uphill(slope[lost], reach[lost])
             length[turn] = 1.0
         rows = np.flatnonzero(alive)
@@ -73,8 +82,13 @@ def climb(
         bend = _dot(step, change)
         bent = bend > 1e-10 * np.sqrt(_dot(step, step) * _dot(change, change))
         kept = won[bent]
-        for store, new in ((steps, step), (changes, change), (curvature, bend)):
-            store[kept] = np.concatenate([store[kept, 1:], new[bent][:, None]], 1)
+        place = past.count[kept] % _MEMORY
+        past.steps[place, kept], past.changes[place, kept], past.curvature[place, kept] = (
+            step[bent],
+            change[bent],
+            bend[bent],
+        )
+        past.count[kept] += 1
         reach[won] = np.sqrt(_dot(step, step)) * np.where(bent, 1.0, 4.0)
         x[won], value[won], slope[won], fresh[won] = at, f[higher], g[higher], True
         calm[won] = np.where(value[won] - last[won] < enough, calm[won] + 1, 0)
@@ -140,7 +154,7 @@ def climb_elbo(look: Callable, mean: np.ndarray, scale: np.ndarray, noise: np.nd
     units = lambda x: np.concatenate([np.exp(2.0 * x[:, d:]), np.full((len(x), d), 0.5)], 1)
     begin = np.concatenate([mean, np.log(scale)], 1)
     enough = max(0.05, d / 9000)  # where there are many parameters, as with the nats that a window may leave
-    found = climb(height, begin, budget, enough=enough, patience=10, metric=units)
+    found = climb(height, begin, budget, enough=enough, patience=10, metric=units, leave=LAST_FEW)
     return found._replace(gradients=draws * found.gradients)
 
 
@@ -153,17 +167,23 @@ def _uphill(slope: np.ndarray, reach: np.ndarray) -> np.ndarray:
     return (reach / np.maximum(np.linalg.norm(slope, axis=1), 1e-300))[:, None] * slope
 
 
-def _directions(slope, steps, changes, curvature, reach, unit) -> np.ndarray:
+def _directions(slope: np.ndarray, past: Past, rows: np.ndarray, reach: np.ndarray, unit: np.ndarray) -> np.ndarray:
     """Give quasi-Newton directions of ascent (Nocedal's two loops); where nothing is known, `reach` along the slope."""
-    known = curvature > 0
-    inverse = np.where(known, 1.0 / np.where(known, curvature, 1.0), 0.0)
-    q, alpha = slope.copy(), np.zeros_like(curvature)
-    some = np.flatnonzero(known.any(0))
-    for i in some[::-1]:
-        alpha[:, i] = _dot(steps[:, i], q) * inverse[:, i]
-        q -= alpha[:, i, None] * changes[:, i]
-    size = _dot(changes[:, -1], unit * changes[:, -1])  # the latest pair is the last
-    q *= unit * np.where(known[:, -1], curvature[:, -1] / np.where(size > 0, size, 1.0), 1.0)[:, None]
-    for i in some:
-        q += (alpha[:, i] - _dot(changes[:, i], q) * inverse[:, i])[:, None] * steps[:, i]
-    return np.where(known.any(1)[:, None], q, _uphill(unit * slope, np.minimum(reach, 1.0)))
+    q, alphas, seen = slope.copy(), [], []
+    for back in range(1, min(_MEMORY, int(past.count[rows].max(initial=0))) + 1):  # from the latest pair on
+        place = (past.count[rows] - back) % _MEMORY
+        step, change, curvature = (x[place, rows] for x in past[:3])
+        known = curvature > 0
+        inverse = np.where(known, 1.0 / np.where(known, curvature, 1.0), 0.0)
+        alphas.append(_dot(step, q) * inverse)
+        q -= alphas[-1][:, None] * change
+        seen.append((step, change, curvature, known, inverse))
+    if not seen:
+        return _uphill(unit * slope, np.minimum(reach, 1.0))
+    _, change, curvature, latest, _ = seen[0]
+    size = _dot(change, unit * change)
+    q *= unit * np.where(latest, curvature / np.where(size > 0, size, 1.0), 1.0)[:, None]
+    for alpha, (step, change, _, _, inverse) in zip(reversed(alphas), reversed(seen), strict=True):
+        q += (alpha - _dot(change, q) * inverse)[:, None] * step
+    some = np.any([known for *_, known, _ in seen], 0)
+    return np.where(some[:, None], q, _uphill(unit * slope, np.minimum(reach, 1.0)))

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import biject_to
 from scipy.special import digamma, polygamma
 
-from yoasovi.climb import climb, climb_by_part
+from yoasovi.climb import LAST_FEW, climb, climb_by_part
 from yoasovi.errors import check
 from yoasovi.kernels.looks import is_real
 from yoasovi.kernels.programs import as_arrays, precision
@@ -156,7 +156,7 @@ def warm_start(
     if part is not None and lanes == 1:
         found = climb_by_part(part.point, kernels.point, centre, budget, near)
     else:
-        found = climb(kernels.point, centre, budget, near=near)
+        found = climb(kernels.point, centre, budget, near=near, leave=LAST_FEW)
     warm = family.init(found.top, _WARM_SCALE * scale, rng)
     worth = ~found.given_up & np.isfinite(found.height)
     tally = judge.empty(np.zeros(lanes))

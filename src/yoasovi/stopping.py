@@ -21,6 +21,7 @@ class StopReason(IntEnum):
     NO_STEP = 3
     NON_FINITE = 4
     INTERRUPTED = 5
+    OVERTAKEN = 6
 
     @property
     def sentence(self) -> str:
@@ -38,6 +39,7 @@ _SENTENCES = {
     StopReason.NO_STEP: "No step of any length was acceptable; check the model, rescale it, or try another family.",
     StopReason.NON_FINITE: "The log density was not finite for too many draws in a row; check priors, supports and data.",
     StopReason.INTERRUPTED: "Interrupted by the user; the result is the best so far.",
+    StopReason.OVERTAKEN: "Nearly all other restarts had converged, and one of them was better.",
 }
 
 

@@ -46,7 +46,7 @@ class FullRank(Gaussian):
         return params.mean[..., None, :] + eps @ turned(self.factor(params))
 
     def minus_log_q(self, params, eps):
-        return (0.5 * eps**2 + params.log_diagonal[..., None, :] + 0.5 * LOG_2PI).sum(-1)
+        return 0.5 * (eps * eps).sum(-1) + (params.log_diagonal + 0.5 * LOG_2PI).sum(-1)[..., None]
 
     def log_q(self, params, theta):
         centred = turned(theta - params.mean[..., None, :])

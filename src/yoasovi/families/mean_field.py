@@ -35,7 +35,7 @@ class MeanField(Gaussian):
         return params.mean[..., None, :] + space(eps).exp(params.log_scale)[..., None, :] * eps
 
     def minus_log_q(self, params, eps):
-        return (0.5 * eps**2 + params.log_scale[..., None, :] + 0.5 * LOG_2PI).sum(-1)
+        return 0.5 * (eps * eps).sum(-1) + (params.log_scale + 0.5 * LOG_2PI).sum(-1)[..., None]
 
     def log_q(self, params, theta):
         log_scale = params.log_scale[..., None, :]

@@ -2,8 +2,8 @@
 
 No random numbers and no decisions inside: noise comes in, numbers come out. A Gaussian family places its noise and
 whitens gradients on the host, for all lanes (restarts) at once; a program sees nothing but points. So two programs do for
-all Gaussian families: log p with its gradient at points, and log p at pairs of points with the difference taken term by
-term before it is summed. Points go in blocks of fixed sizes, which keeps memory bounded and lets lanes drop out.
+all Gaussian families: log p with its gradient at points, and log p at pairs of points, summed so that the difference is
+right (see `model.sums`). Points go in blocks of fixed sizes, which keeps memory bounded and lets lanes drop out.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ from numpyro.distributions import constraints
 
 from yoasovi.families.mixture import Share
 from yoasovi.kernels.programs import Bound, Clock, Held
-from yoasovi.model.density import Density, Inputs, total
+from yoasovi.model.density import Density, Inputs
 from yoasovi.model.external import HostDensity
 from yoasovi.model.minibatch import Anchor, Batch
+from yoasovi.model.sums import wide_total
 from yoasovi.windows.value_regression import Layout, Memory, Sights
 
 BLOCK = 32  # points, where one look is cheap
 _NUMBERS = {"cpu": 2**21}  # that an array inside one call may have
-_NUMBERS_ELSEWHERE = 2**27
+_ARRAYS, _LEAST_MEMORY = 16, 2**33  # elsewhere: so many of them fill the device's memory, in bytes if it does not say
 _CHEAP = 2**17  # numbers; below it a block costs no more than the call itself
 _FEW = 8  # points, where one look is not cheap
 _STEP = 8  # from one size of block to the next
 _FILLED = 0.6  # of a block at least, if a smaller one would do
+# On accelerators so many numbers take no longer than the call: one block that is mostly empty is better than several calls.
+_HARDLY_FILLED, _HARDLY_ANY = 0.1, {"cpu": 0}
+_HARDLY_ANY_ELSEWHERE = 2**26
 _TINY = 256  # numbers in the largest array, up to which programs are compiled without being optimised
 
 
@@ -171,14 +175,16 @@ class JaxKernels(PointKernels):
         self.density, self.inputs = density, inputs
         rows = lambda name, x: name.startswith(".data") and x.ndim > 0 and len(x) == density.num_observations
         self.clock, self.held = clock, Held(inputs, mesh, rows)
-        self._gradients, self._differences = self.bind(_gradients, density), self.bind(_differences, density)
-        most = _NUMBERS.get(jax.default_backend(), _NUMBERS_ELSEWHERE) * (mesh.size if mesh else 1) // density.width
+        self._gradients, self._differences = (self.bind(fn, density, mesh is None) for fn in (_gradients, _differences))
+        most = _most_numbers() * (mesh.size if mesh else 1) // density.width
         self.block = int(np.clip(most, 1, BLOCK))
         self.sizes = [self.block]  # of blocks, largest first
         while lanes > 1 and self.sizes[0] * _STEP <= min(most, lanes * BLOCK):
             self.sizes.insert(0, self.sizes[0] * _STEP)
         if not self.cheap and self.block > _FEW:  # judgements and climbs look at so many
             self.sizes.append(_FEW)
+        elif self.block < _FEW and mesh is None and hasattr(density.log_likelihood, "totals"):  # no array is so wide
+            self.sizes.insert(0, _FEW)
         # One point is padded to a block where that costs nothing, and has a program of its own where it does.
         self._single = self.block * density.width > _CHEAP
 
@@ -194,10 +200,13 @@ class JaxKernels(PointKernels):
     def look(self, points, rows):
         sizes = [1] if self._single and len(points) == 1 else self.sizes
         found = self._in_blocks(self._gradients, sizes, points, *_flat_rows(rows))
-        return found[:, 0], found[:, 1:]
+        return found[:, 0] + found[:, 1], found[:, 2:]
 
     def compare(self, new, old, rows):
-        return tuple(self._in_blocks(self._differences, self.sizes, new, old, *_flat_rows(rows)).T)
+        found = self._in_blocks(self._differences, self.sizes, new, old, *_flat_rows(rows))
+        with np.errstate(invalid="ignore"):
+            new, old = found[:, 0] + found[:, 1], found[:, 2] + found[:, 3]
+            return (found[:, 0] - found[:, 2]) + (found[:, 1] - found[:, 3]), new, old
 
     def constrain(self, theta: np.ndarray, deterministics: Callable | None = None) -> dict[str, np.ndarray]:
         """Give draws (n, d) on the sites' own supports, with the model's deterministic quantities."""
@@ -224,12 +233,16 @@ class JaxKernels(PointKernels):
         """Give the sum of `fn(params, data)` at draws on the sites' own supports, one number per draw."""
         return self._in_blocks(self.bind(_each_total, fn), [self.block], params)
 
+    def _least_filled(self, size: int) -> float:
+        few = _HARDLY_ANY.get(jax.default_backend(), _HARDLY_ANY_ELSEWHERE)
+        return _HARDLY_FILLED if size * self.density.width <= few else _FILLED
+
     def _in_blocks(self, program: Callable, sizes: list[int], *arrays: Any) -> Any:
         """Run a program on rows, in blocks of few sizes; the last is padded with copies of the last row."""
         leaves, tree = jax.tree.flatten(arrays)
         total, start, found = len(leaves[0]), 0, []
         while start < total:
-            size = next((s for s in sizes if _FILLED * s <= total - start), sizes[-1])
+            size = next((s for s in sizes if self._least_filled(s) * s <= total - start), sizes[-1])
             stop = min(start + size, total)
             block = [_padded(x[start:stop], size) for x in leaves]
             found.append((program(*jax.tree.unflatten(tree, block)), stop - start))
@@ -300,6 +313,14 @@ class PartKernels(PointKernels):
         return change + (a - b), here + a, there + b
 
 
+def _most_numbers() -> int:
+    """Give the numbers that an array inside one call may have."""
+    known = _NUMBERS.get(jax.default_backend())
+    if known is not None:
+        return known
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", _LEAST_MEMORY) // (4 * _ARRAYS)
+
+
 def _padded(x: np.ndarray, size: int) -> np.ndarray:
     return x if len(x) == size else np.concatenate([x, np.repeat(x[-1:], size - len(x), 0)])
 
@@ -342,23 +363,24 @@ def as_batch(row: tuple) -> Batch | None:
     return Batch(jax.random.wrap_key_data(row[0]), row[1]) if row else None
 
 
-def _gradients(density, inputs, points, *rows):
-    def one(x, *row):
-        value, gradient = jax.value_and_grad(lambda y: density.free_terms(inputs, y, as_batch(row)).total())(x)
-        return jnp.append(value, gradient)  # one array: each costs a wait of its own on its way to the host
+def _totals(density, whole, inputs, points, *rows):
+    """Give log p at points, (n, 2); `whole` says that the likelihood may sum itself up over all rows, on one device."""
+    if whole and not rows:
+        return density.totals(inputs, points)
+    return jax.vmap(lambda x, *row: wide_total(density.free_terms(inputs, x, as_batch(row))))(points, *rows)
 
-    return jax.vmap(one)(points, *rows)
+
+def _gradients(density, whole, inputs, points, *rows):
+    value, back = jax.vjp(lambda x: _totals(density, whole, inputs, x, *rows), points)
+    slope = jnp.broadcast_to(jnp.asarray([1.0, 0.0], value.dtype), value.shape)
+    # One array: each costs a wait of its own on its way to the host.
+    return jnp.concatenate([value, back(slope)[0]], 1)
 
 
-def _differences(density, inputs, new, old, *rows):
+def _differences(density, whole, inputs, new, old, *rows):
     both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), (new, *rows), (old, *rows))
-    terms = jax.vmap(lambda x, *row: density.free_terms(inputs, x, as_batch(row)))(*both)
-    n, value = len(new), jax.vmap(total)(terms)
-    if new.dtype == jnp.float64:  # sums of ten million terms are right to a millionth of a nat, and terms need not be kept
-        change = value[:n] - value[n:]
-    else:
-        change = jax.vmap(total)(jax.tree.map(lambda t: t[:n] - t[n:], terms))
-    return jnp.stack([change, value[:n], value[n:]], 1)
+    value = _totals(density, whole, inputs, *both)
+    return jnp.concatenate([value[: len(new)], value[len(new) :]], 1)
 
 
 def _constrained(density, deterministics, inputs, theta):

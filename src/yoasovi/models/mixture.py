@@ -19,6 +19,7 @@ from yoasovi.families.factorised import Factorised, Law, PaperCategorical, Paper
 from yoasovi.kernels.programs import precision
 from yoasovi.model import Model, Params
 from yoasovi.models.arrays import broadcast, numbers, one_of, positive
+from yoasovi.models.mixture_sums import Form, Quadratics, can_sum, log_sums
 
 _FACTORS = {
     "paper": (PaperNormal(), PaperCategorical()),
@@ -127,6 +128,26 @@ class Component:
             volume = volume + jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
         return -0.5 * jnp.sum(white**2, -1) - volume - 0.5 * y.shape[-1] * LOG_2PI
 
+    def quadratics(self, params: Params) -> tuple[Form, Quadratics]:
+        """Give the logarithms of all weighted densities at S points as quadratics in y."""
+        mean = params["mu"]
+        points, k, p = mean.shape
+        if self.known:
+            whitener = np.asarray(self.whitener)
+            square = np.diag(whitener) if whitener.ndim == 1 else whitener
+            factor = jnp.broadcast_to(jnp.asarray(square, mean.dtype), (points, k, p, p))
+        else:
+            factor = jnp.eye(p, dtype=mean.dtype) / params["sd"][..., None]
+        if "corr_factor" in params:
+            root = params["corr_factor"]
+            eye = jnp.broadcast_to(jnp.eye(p, dtype=mean.dtype), root.shape)
+            factor = solve_triangular(root, eye, lower=True) / params["sd"][..., None, :]
+        factor = jnp.broadcast_to(factor, (points, k, p, p))
+        volume = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+        weight = jnp.log(params["weights"]) if "weights" in params else -np.log(k)
+        diagonal = np.ndim(self.whitener) == 1 if self.known else "corr_factor" not in params
+        return Form(diagonal, not self.known), Quadratics(weight + volume - 0.5 * p * LOG_2PI, mean, factor)
+
 
 @dataclass(frozen=True)
 class LabelsGiven:
@@ -151,6 +172,11 @@ class LabelsSummedOut:
         if "weights" in params:
             return logsumexp(each + jnp.log(params["weights"])[None], axis=-1)
         return logsumexp(each, axis=-1) - np.log(each.shape[-1])
+
+    def totals(self, params: Params, data: jax.Array) -> jax.Array | None:
+        """Give the sum over all observations at S points, (S, 2); None where there are too many columns for that."""
+        form, q = self.component.quadratics(params)
+        return log_sums(form, q, data) if can_sum(form, data.shape[1]) else None
 
 
 def responsibilities(component: Component, params: Params, y: np.ndarray) -> np.ndarray:

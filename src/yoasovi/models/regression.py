@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from scipy.special import gammaln
 
 from yoasovi.errors import check, positive_number
 from yoasovi.model import Labels, Model, Params
+from yoasovi.model.sums import by_blocks, wide_sum
 from yoasovi.models.arrays import by_column, by_name, numbers, one_of, positive, table
 from yoasovi.models.columns import Predictors, is_table
 
@@ -68,7 +70,7 @@ def LinearRegression(
     prior = line.priors(owner, prior_scale, centre, spread)
     prior["noise"] = NOISE_PRIORS[noise_prior](float(noise_scale) * spread)
     begin = {line.intercept: float(y.mean(dtype=float)), "noise": _spread(y, intercept)}
-    return line.model("linear regression", prior, normal_likelihood, normal_law, {"y": y}, begin)
+    return line.model("linear regression", prior, normal_terms, normal_law, {"y": y}, begin)
 
 
 def LogisticRegression(X: Any, y: Any, prior_scale: float = 2.5, *, intercept: bool = True, autoscale: bool = True) -> Model:
@@ -84,7 +86,7 @@ def LogisticRegression(X: Any, y: Any, prior_scale: float = 2.5, *, intercept: b
     check(np.isin(y, (0.0, 1.0)).all(), "y", owner, "0 or 1", f"values {np.unique(y)[:6]}")
     line = Line.of(owner, found, intercept, autoscale)
     prior = line.priors(owner, prior_scale, 0.0, 1.0)
-    return line.model("logistic regression", prior, bernoulli_likelihood, bernoulli_law, {"y": y})
+    return line.model("logistic regression", prior, bernoulli_terms, bernoulli_law, {"y": y})
 
 
 def PoissonRegression(
@@ -114,7 +116,7 @@ def quasi_poisson(X: Any, y: Any, prior_scale: float, exposure: Any, intercept: 
     rate = float(np.log((y.sum() + 0.5) / exposure.sum()))
     line = Line.of(owner, found, intercept, autoscale)
     prior = line.priors(owner, prior_scale, rate if line.autoscale else 0.0, 1.0)
-    return line.model("poisson regression", prior, poisson_likelihood, poisson_law, data, {line.intercept: rate})
+    return line.model("poisson regression", prior, poisson_terms, poisson_law, data, {line.intercept: rate})
 
 
 def softmax_regression(X: np.ndarray, y: np.ndarray, prior_scale: float, intercept: bool) -> Model:
@@ -133,9 +135,94 @@ def softmax_regression(X: np.ndarray, y: np.ndarray, prior_scale: float, interce
 
 def predictor(params: Params, data: Any) -> jax.Array:
     """Give a + x_i b, shape (N,): at predictors in their own units, `X`, or at the model's own, `centred`."""
-    if "X" in data:
-        return data["X"] @ params["coefficients"] + params.get("intercept", 0.0)
-    return data["centred"] @ params["coefficients"] + params["intercept_at_means"]
+    X, intercept = _design(params, data)
+    return jnp.matmul(X, params["coefficients"], precision="highest") + intercept
+
+
+def _design(params: Params, data: Any) -> tuple[jax.Array, Any]:
+    """Give the predictors, and the intercept that goes with them."""
+    return (data["X"], params.get("intercept", 0.0)) if "X" in data else (data["centred"], params["intercept_at_means"])
+
+
+@dataclass(frozen=True)
+class LineLikelihood:
+    """log p(y_i | a + x_i b), shape (N,); all rows are summed up at several points by one product of matrices."""
+
+    terms: Callable[[jax.Array, Params, Any], jax.Array]  # of a + x_i b, other parameters and data, all by row
+
+    def __call__(self, params: Params, data: Any) -> jax.Array:
+        """Give the log density of each observation."""
+        return self.terms(predictor(params, data), params, data)
+
+    def totals(self, params: Params, data: Any) -> jax.Array:
+        """Give the sum over all observations at S points, (S, 2); see `model.sums`."""
+        return line_totals(self, params, data)
+
+    def rows(self, params: Params, data: Any) -> jax.Array:
+        """Give the log density of each observation at S points, (N, S)."""
+        if jax.default_backend() == "cpu":  # which wants rows last
+            return jax.vmap(self, (0, None))(params, data).T
+        X, intercept = _design(params, data)
+        by_row = {k: v[:, None] if jnp.shape(v) == X.shape[:1] else v for k, v in data.items()}
+        return self.terms(products(X, params["coefficients"]) + intercept, params, by_row)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def line_totals(likelihood: LineLikelihood, params: Params, data: Any) -> jax.Array:
+    """Sum a likelihood up over all observations at S points, (S, 2), a block of rows at a time."""
+    return wide_sum(_over_rows(lambda block: _block_total(likelihood, params, *block), params, data), (0, 2))
+
+
+def _line_totals_fwd(likelihood, params, data):
+    def both(block):
+        value, back = jax.vjp(lambda p: _block_total(likelihood, p, *block), params)
+        return value, back(jnp.ones_like(value))[0]
+
+    value, slopes = _over_rows(both, params, data)
+    return wide_sum(value, (0, 2)), jax.tree.map(lambda x: jnp.sum(x, 0), slopes)
+
+
+def _line_totals_bwd(likelihood, slopes, slope):
+    return jax.tree.map(lambda x: slope[:, 0].reshape(-1, *[1] * (x.ndim - 1)) * x, slopes), None
+
+
+line_totals.defvjp(_line_totals_fwd, _line_totals_bwd)
+
+
+def _over_rows(fn: Callable[[Any], Any], params: Params, data: Any) -> Any:
+    """Give `fn((data of a block of rows, which rows count))` for all blocks."""
+    n = len(_design(params, data)[0])
+    long = {k: v for k, v in data.items() if k != "means"}
+    return by_blocks(lambda block, counted: fn(({**data, **block}, counted)), long, n)
+
+
+def _block_total(likelihood: LineLikelihood, params: Params, data: Any, counted: Any) -> jax.Array:
+    return wide_sum(jnp.where(counted[:, None], likelihood.rows(params, data), 0.0), 0)
+
+
+@jax.custom_vjp
+def products(X: jax.Array, b: jax.Array) -> jax.Array:
+    """Give x_i b_s, (N, S), and nothing by X.
+
+    In full precision: on GPUs the usual one of matrix products has ten bits, which is enough to make gradients wrong by a
+    hundredth.
+    """
+    return jnp.matmul(X, b.T, precision="highest")
+
+
+def _products_bwd(kept, slope):
+    X, parts = kept, _parts(len(kept)) if slope.shape[1] > 1 else 1
+    cut = lambda x: x.reshape(parts, -1, x.shape[1])
+    found = jnp.einsum("nis,nij->nsj", cut(slope), cut(X), precision="highest")
+    return None, jnp.sum(found, 0)
+
+
+products.defvjp(lambda X, b: (products(X, b), X), _products_bwd)
+
+
+def _parts(rows: int) -> int:
+    """Give equal parts of the rows whose sums can be taken side by side: XLA would first copy X to make its own."""
+    return 1 if jax.default_backend() == "cpu" else max(n for n in range(1, min(rows, 4096) + 1) if rows % n == 0)
 
 
 def intercept_of(params: Params, data: Any) -> Params:
@@ -143,9 +230,9 @@ def intercept_of(params: Params, data: Any) -> Params:
     return {"intercept": params["intercept_at_means"] - data["means"] @ params["coefficients"]}
 
 
-def normal_likelihood(params: Params, data: Any) -> jax.Array:
-    """Give log N(y_i | a + x_i b, noise^2)."""
-    return dist.Normal(predictor(params, data), params["noise"]).log_prob(data["y"])
+def normal_terms(eta: jax.Array, params: Params, data: Any) -> jax.Array:
+    """Give log N(y_i | eta_i, noise^2)."""
+    return dist.Normal(eta, params["noise"]).log_prob(data["y"])
 
 
 def normal_law(params: Params, data: Any) -> dist.Distribution:
@@ -153,9 +240,8 @@ def normal_law(params: Params, data: Any) -> dist.Distribution:
     return dist.Normal(predictor(params, data), params["noise"])
 
 
-def bernoulli_likelihood(params: Params, data: Any) -> jax.Array:
+def bernoulli_terms(eta: jax.Array, params: Params, data: Any) -> jax.Array:
     """Give y_i log p_i + (1 - y_i) log(1 - p_i), stable for large predictors."""
-    eta = predictor(params, data)
     return data["y"] * eta - jax.nn.softplus(eta)
 
 
@@ -175,9 +261,9 @@ def poisson_law(params: Params, data: Any) -> dist.Distribution:
     return dist.Poisson(jnp.exp(predictor(params, data) + data["log_exposure"]))
 
 
-def poisson_likelihood(params: Params, data: Any) -> jax.Array:
+def poisson_terms(eta: jax.Array, params: Params, data: Any) -> jax.Array:
     """Give y_i log rate_i - rate_i - log y_i!."""
-    eta = predictor(params, data) + data["log_exposure"]
+    eta = eta + data["log_exposure"]
     return data["y"] * eta - jnp.exp(eta) - data["log_factorial"]
 
 
@@ -254,7 +340,7 @@ class Line:
         return ({self.intercept: dist.Normal(centre, scale)} if self.intercept else {}) | coefficients
 
     def model(
-        self, name: str, prior: dict, likelihood: Callable, law: Callable, data: dict[str, np.ndarray],
+        self, name: str, prior: dict, terms: Callable, law: Callable, data: dict[str, np.ndarray],
         begin: dict[str, float] | None = None,
     ) -> Model:  # fmt: skip
         """Put the model together."""
@@ -272,7 +358,7 @@ class Line:
         )
         draw = RowDraw(law, X.shape[1], "log_exposure" in data, names if names is None else tuple(names))
         return Model(
-            prior=prior, log_likelihood=likelihood, predictive=draw, data={**design, **data}, name=name,
+            prior=prior, log_likelihood=LineLikelihood(terms), predictive=draw, data={**design, **data}, name=name,
             start=RegressionStart(tuple(given.items())) if given else None, labels=labels,
             deterministics=intercept_of if self.centred else None,
         )  # fmt: skip

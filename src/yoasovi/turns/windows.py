@@ -17,6 +17,8 @@ from yoasovi.turns.state import Journey, RunState, TurnRow, Turns, finite_lanes,
 from yoasovi.windows import judge
 from yoasovi.windows.state import CANDIDATE, INCUMBENT, Plan, Ruling
 
+_MANY, _NEARLY_ALL = 32, 15 / 16  # restarts, and the share of them that has to have converged for the last to be ended
+
 
 class WindowTurns(Turns):
     """A window of iterations, its proposal, and the verdict on it."""
@@ -54,7 +56,9 @@ class WindowTurns(Turns):
             ruling.strictness, plan.length, plan.size, plan.kind,
         )  # fmt: skip
         blank = TurnRow(*(np.zeros((len(state.step), 1), x.dtype) for x in row))
-        return put(state, lanes, new), TurnRow(*(put(b, lanes, x[:, None]) for b, x in zip(blank, row, strict=True)))
+        return _without_the_last_few(put(state, lanes, new)), TurnRow(
+            *(put(b, lanes, x[:, None]) for b, x in zip(blank, row, strict=True))
+        )
 
     def _settled(self, state: RunState, plan: Plan, planned: Plan, journey: Journey, ruling: Ruling) -> RunState:
         """Do what the ruling says, in one place, and count."""
@@ -123,3 +127,12 @@ class WindowTurns(Turns):
                 self.setting, state.control, gain, noise, journey.forecast, sound, state.yardstick, luck, state.turn + 1
             )
         return ruling, 2 * (gain.pairs + noise.pairs), gain.nonfinite + noise.nonfinite
+
+
+def _without_the_last_few(state: RunState) -> RunState:
+    """End the last of very many restarts, save those that are ahead of all others: they would hold up the answer."""
+    done, running = state.reason == StopReason.CONVERGED, state.reason == StopReason.RUNNING
+    if len(done) < _MANY or done.mean() < _NEARLY_ALL or not running.any():
+        return state
+    behind = running & ~(state.yardstick > state.yardstick[done].max())
+    return state._replace(reason=np.where(behind, int(StopReason.OVERTAKEN), state.reason))

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from yoasovi.arrays import space
 
 # Leverages are kept away from one: a draw that decides its own fitted value says nothing about the noise.
@@ -81,10 +83,17 @@ def _whole_slope(x: Any, odd: Any) -> tuple[Any, Any, Any]:
     # Variances that do not assume equal noise for all draws: posteriors with tails are noisiest far out.
     variance = turned(((odd - x @ turned(b)) / slack[..., None]) ** 2) @ reach**2
     b, variance = 0.5 * (b + turned(b)), 0.25 * (variance + turned(variance))
-    on, off, squares = b * eye, b * (1.0 - eye), lambda m: (m**2).sum((-1, -2))
+    on, squares = b * eye, lambda m: (m**2).sum((-1, -2))
     noise_on = 2.0 * xp.diagonal(variance, axis1=-2, axis2=-1).sum(-1)
-    keep_on, (off, noise_off) = shrinkage(squares(on), noise_on), sparse(off, variance * (1.0 - eye))
-    return keep_on[..., None, None] * on + off, (keep_on * squares(on), squares(off)), (noise_on, noise_off)
+    keep_on = shrinkage(squares(on), noise_on)
+    if x.shape[-1] == 1:
+        return keep_on[..., None, None] * on, (keep_on * squares(on), 0.0 * noise_on), (noise_on, 0.0 * noise_on)
+    rows, columns = np.tril_indices(x.shape[-1], -1)  # what is above the diagonal is the same
+    below, noise_below = sparse(b[..., rows, columns], variance[..., rows, columns])
+    place = np.zeros(eye.shape, int)
+    place[rows, columns] = place[columns, rows] = np.arange(len(rows))
+    off = below[..., place] * (1.0 - eye)
+    return keep_on[..., None, None] * on + off, (keep_on * squares(on), squares(off)), (noise_on, 2.0 * noise_below)
 
 
 def line(eps: Any, white: Any) -> ScoreLine:
@@ -98,27 +107,27 @@ def line(eps: Any, white: Any) -> ScoreLine:
 
 
 def sparse(x: Any, variance: Any) -> tuple[Any, Any]:
-    """Give posterior means of matrices whose entries are seen with these variances, and their total posterior variance.
+    """Give posterior means of vectors whose entries are seen with these variances, and their total posterior variance.
 
     A share of the entries is Gaussian about zero, the others are zero: share and size are those that make what was seen most
     likely. A hierarchy's groups hang together through few parameters; where all entries count, this is James and Stein's.
     """
-    xp, both = space(x), (-1, -2)
+    xp = space(x)
     tiny = xp.finfo(x.dtype).tiny ** 0.5
     there = variance > tiny
     z2 = xp.where(there, x**2 / xp.where(there, variance, 1.0), 0.0)
-    count = xp.maximum(there.sum(both), 1)[..., None, None]
-    mean = z2.sum(both)[..., None, None] / count
+    count = xp.maximum(there.sum(-1), 1)[..., None]
+    mean = z2.sum(-1)[..., None] / count
     share, wide = 0.0 * mean + 0.5, xp.maximum(2.0 * mean - 1.0, 1.0 + 1e-3)
     for _ in range(20):
         odds = xp.log(share) - xp.log1p(-share) - 0.5 * xp.log(wide) + 0.5 * z2 * (1.0 - 1.0 / wide)
         likely = there / (1.0 + xp.exp(-xp.clip(odds, -50.0, 50.0)))
-        total = likely.sum(both)[..., None, None]
+        total = likely.sum(-1)[..., None]
         share = xp.clip(total / count, 1e-3, 1.0 - 1e-3)
-        wide = xp.maximum((likely * z2).sum(both)[..., None, None] / xp.maximum(total, 1e-3), 1.0 + 1e-6)
+        wide = xp.maximum((likely * z2).sum(-1)[..., None] / xp.maximum(total, 1e-3), 1.0 + 1e-6)
     keep = 1.0 - 1.0 / wide
     left = likely * keep + likely * (1.0 - likely) * keep**2 * z2
-    return xp.where(there, likely * keep, 1.0) * x, (variance * left).sum(both)
+    return xp.where(there, likely * keep, 1.0) * x, (variance * left).sum(-1)
 
 
 class Newton(NamedTuple):
