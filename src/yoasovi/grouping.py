@@ -41,12 +41,12 @@ def find_groups(model: Model, kernels: Any, seed: int = 0) -> FoundGroups:
     for family in guesses[:_GUESSES]:
         on = rng.random((_MOVES, family.groups)) < 0.5
         noise = family.split(_FAR * scale * rng.standard_normal((_MOVES, at.size)))
-        moves = family.join(0.0 * noise.hub, noise.spokes * on[..., None])
+        moves = family.join(0.0 * noise.hub, noise.spokes * on[:, None])
         _, gradient = kernels.point(np.concatenate([at[None], at + moves]))
         spent += len(gradient)
         slopes = family.split(gradient).spokes
         same = np.abs(slopes[1:] - slopes[:1]) <= _rounding() * (1.0 + np.abs(slopes[:1]))
-        if np.isfinite(slopes).all() and (same | on[..., None]).all():
+        if np.isfinite(slopes).all() and (same | on[:, None]).all():
             return FoundGroups(dict(family.local), spent)
     return FoundGroups({}, spent)
 

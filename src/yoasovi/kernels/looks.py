@@ -26,7 +26,9 @@ from yoasovi.model.minibatch import Anchor, Batch
 from yoasovi.windows.value_regression import Layout, Memory, Sights
 
 BLOCK = 32  # points, where one look is cheap
-_NUMBERS = {"cpu": 2**21}  # that an array inside one call may have
+_NUMBERS = {
+    "cpu": 2**19
+}  # that an array inside one call may have: caches hold a few such, and larger ones take thrice the time
 _NUMBERS_ELSEWHERE = 2**27
 _CHEAP = 2**17  # numbers; below it a block costs no more than the call itself
 _FEW = 8  # points, where one look is not cheap
@@ -173,7 +175,7 @@ class JaxKernels(PointKernels):
         self.clock, self.held = clock, Held(inputs, mesh, rows)
         self._gradients, self._differences = self.bind(_gradients, density), self.bind(_differences, density)
         most = _NUMBERS.get(jax.default_backend(), _NUMBERS_ELSEWHERE) * (mesh.size if mesh else 1) // density.width
-        self.block = int(np.clip(most, 1, BLOCK))
+        self.block = 2 ** int(np.log2(np.clip(most, 1, BLOCK)))
         self.sizes = [self.block]  # of blocks, largest first
         while lanes > 1 and self.sizes[0] * _STEP <= min(most, lanes * BLOCK):
             self.sizes.insert(0, self.sizes[0] * _STEP)
