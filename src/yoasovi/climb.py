@@ -49,6 +49,7 @@ def climb(
     first, last = value.copy(), value.copy()
     steps, changes = np.zeros((n, _MEMORY, d)), np.zeros((n, _MEMORY, d))
     curvature = np.zeros((n, _MEMORY))  # step . change; 0 where there is none
+    oldest = np.zeros(n, int)  # where the next pair goes: copies of many long vectors would cost more than looks
     way, length, reach = np.zeros((n, d)), np.zeros(n), np.ones(n)
     calm, given_up = np.zeros(n, int), np.zeros(n, bool)
     alive = np.isfinite(value) & (np.abs(slope).max(1) > 0)
@@ -57,7 +58,7 @@ def climb(
         turn = np.flatnonzero(fresh & alive)
         if turn.size:
             unit = metric(x[turn])
-            way[turn] = _directions(slope[turn], steps[turn], changes[turn], curvature[turn], reach[turn], unit)
+            way[turn] = _directions(slope[turn], steps, changes, curvature, (turn, oldest[turn]), reach[turn], unit)
             lost = turn[_dot(way[turn], slope[turn]) <= 0]  # no ascent: forget the curvature
             curvature[lost] = 0.0
             way[lost] = _uphill(slope[lost], reach[lost])
@@ -74,7 +75,8 @@ def climb(
         bent = bend > 1e-10 * np.sqrt(_dot(step, step) * _dot(change, change))
         kept = won[bent]
         for store, new in ((steps, step), (changes, change), (curvature, bend)):
-            store[kept] = np.concatenate([store[kept, 1:], new[bent][:, None]], 1)
+            store[kept, oldest[kept]] = new[bent]
+        oldest[kept] = (oldest[kept] + 1) % _MEMORY
         reach[won] = np.sqrt(_dot(step, step)) * np.where(bent, 1.0, 4.0)
         x[won], value[won], slope[won], fresh[won] = at, f[higher], g[higher], True
         calm[won] = np.where(value[won] - last[won] < enough, calm[won] + 1, 0)
@@ -153,17 +155,27 @@ def _uphill(slope: np.ndarray, reach: np.ndarray) -> np.ndarray:
     return (reach / np.maximum(np.linalg.norm(slope, axis=1), 1e-300))[:, None] * slope
 
 
-def _directions(slope, steps, changes, curvature, reach, unit) -> np.ndarray:
-    """Give quasi-Newton directions of ascent (Nocedal's two loops); where nothing is known, `reach` along the slope."""
-    known = curvature > 0
-    inverse = np.where(known, 1.0 / np.where(known, curvature, 1.0), 0.0)
-    q, alpha = slope.copy(), np.zeros_like(curvature)
+def _directions(slope, steps, changes, curvature, where, reach, unit) -> np.ndarray:
+    """Give quasi-Newton directions of ascent (Nocedal's two loops); where nothing is known, `reach` along the slope.
+
+    `where` says which climbs, and where their oldest pairs are.
+    """
+    climbs, oldest = where
+    order = (oldest[:, None] + np.arange(_MEMORY)) % _MEMORY  # the latest pair is the last
+    bends = curvature[climbs[:, None], order]
+    known = bends > 0
+    inverse = np.where(known, 1.0 / np.where(known, bends, 1.0), 0.0)
+    q, alpha = slope.copy(), np.zeros_like(bends)
     some = np.flatnonzero(known.any(0))
+    pair = lambda i: (steps[climbs, order[:, i]], changes[climbs, order[:, i]])
     for i in some[::-1]:
-        alpha[:, i] = _dot(steps[:, i], q) * inverse[:, i]
-        q -= alpha[:, i, None] * changes[:, i]
-    size = _dot(changes[:, -1], unit * changes[:, -1])  # the latest pair is the last
-    q *= unit * np.where(known[:, -1], curvature[:, -1] / np.where(size > 0, size, 1.0), 1.0)[:, None]
+        step, change = pair(i)
+        alpha[:, i] = _dot(step, q) * inverse[:, i]
+        q -= alpha[:, i, None] * change
+    latest = pair(-1)[1]
+    size = _dot(latest, unit * latest)
+    q *= unit * np.where(known[:, -1], bends[:, -1] / np.where(size > 0, size, 1.0), 1.0)[:, None]
     for i in some:
-        q += (alpha[:, i] - _dot(changes[:, i], q) * inverse[:, i])[:, None] * steps[:, i]
+        step, change = pair(i)
+        q += (alpha[:, i] - _dot(change, q) * inverse[:, i])[:, None] * step
     return np.where(known.any(1)[:, None], q, _uphill(unit * slope, np.minimum(reach, 1.0)))
