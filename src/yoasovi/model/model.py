@@ -55,6 +55,8 @@ class Model:
     subsampled
         Function of (key, params, data) that gives terms of a random minibatch, scaled so that their sum is on average
         that of `log_likelihood`. A fit then looks at minibatches; what it reports is about all the data.
+    batch_groups
+        Groups of a hierarchy that a minibatch takes, unless `batch_size` of `fit` says otherwise.
     centring
         Sites that can be non-centred, and those that are; see `noncentred`.
     stream
@@ -83,6 +85,7 @@ class Model:
     recovered: Any = None
     predictive: Callable[[jax.Array, Params, Any], Any] | None = None
     subsampled: Callable[[jax.Array, Params, Any], jax.Array] | None = None
+    batch_groups: int | None = None
     default_family: Any = None
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None
