@@ -414,6 +414,7 @@ def test_a_file_that_fails_to_import_is_named_with_its_error(tmp_path):
         (["fit", "linear", "--max-steps", "0"], "`max_steps` of `fit` must be a positive integer; got 0."),
         (["fit", "linear", "--max-steps", "many"], "--max-steps"),
         (["fit", "linear", "--restarts", "0"], "`restarts`"),
+        (["fit", "linear", "--batch-size", "10000000"], "`batch_size` of `fit` must be at most the number of observations"),
         (["fit", "linear", "--colour"], "No such option"),
         (["fit", "linear", "--set", "patience"], "NAME=VALUE"),
         (["fit", "linear", "--method", "advi", "--set", "patience=3"], "advi has no setting 'patience'"),

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -19,10 +20,12 @@ from yoasovi.choosing import choose_family
 from yoasovi.families.full_rank import FullRankParams
 from yoasovi.files import saving
 from yoasovi.kernels import kernels_of, looks
-from yoasovi.kernels.programs import Clock
+from yoasovi.kernels.programs import Clock, as_arrays, precision
 from yoasovi.methods import method
 from yoasovi.model import Density, Site
 from yoasovi.report import posterior
+from yoasovi.scale import group_fit, readings
+from yoasovi.scale.parts import GroupParts, own_terms
 
 DENSITY = Density(
     lambda p, d: 0.0,
@@ -53,15 +56,15 @@ def dense(params):
 def ordered(matrix):
     """Put globals first, then one group after the other."""
     order = FAMILY.split(np.arange(DIM))
-    order = np.concatenate([order.hub, order.spokes.ravel()])
+    order = np.concatenate([order.hub, order.spokes.T.ravel()])
     return matrix[np.ix_(order, order)]
 
 
 def test_sites_are_cut_into_globals_and_groups_and_put_together_again():
     flat = np.arange(2.0 * DIM).reshape(2, DIM)
     hub, spokes = FAMILY.split(flat)
-    assert hub[0].tolist() == [0.0, 1.0, 14.0] and spokes.shape == (2, GROUPS, OWN)
-    assert spokes[0, 1].tolist() == [5.0, 6.0, 7.0, 16.0, 20.0]  # u[1], v[:, 1]
+    assert hub[0].tolist() == [0.0, 1.0, 14.0] and spokes.shape == (2, OWN, GROUPS)
+    assert spokes[0, :, 1].tolist() == [5.0, 6.0, 7.0, 16.0, 20.0]  # u[1], v[:, 1]
     assert (FAMILY.join(hub, spokes) == flat).all()
 
 
@@ -90,7 +93,7 @@ def test_a_natural_step_is_that_of_a_full_covariance_where_the_factor_may_have_e
     scaled = lambda step: type(step)(*(1e-3 * x for x in step))
     moved = FAMILY.move(params, scaled(FAMILY.natural(params, eps, white)), 1.0)
     full, order = yo.FullRank(), FAMILY.split(np.arange(DIM))
-    order = np.concatenate([order.hub, order.spokes.ravel()])
+    order = np.concatenate([order.hub, order.spokes.T.ravel()])
     step = full.natural(None, eps[order], white[order])
     may = np.ones((DIM, DIM))
     may[WIDE:, WIDE:] = np.kron(np.eye(GROUPS), np.ones((OWN, OWN)))
@@ -104,7 +107,7 @@ def test_a_natural_step_is_that_of_a_full_covariance_where_the_factor_may_have_e
 def test_matched_draws_have_the_second_moments_of_their_law(rng):
     hub, spokes = FAMILY.split(FAMILY.matched(rng.normal(size=(12, DIM))))
     for g in range(GROUPS):
-        both = np.concatenate([hub, spokes[:, g]], 1)
+        both = np.concatenate([hub, spokes[..., g]], 1)
         np.testing.assert_allclose(both.T @ both / 12, np.eye(WIDE + OWN), atol=1e-10)
 
 
@@ -239,6 +242,88 @@ def test_averages_of_draws_in_pieces_are_those_of_all(fitted, monkeypatch):
     assert shape == (200,) and draws.shape == (300, 7)
 
 
+# ---- minibatches of groups ---------------------------------------------------------------------------------
+
+
+def test_minibatches_of_groups_give_the_exact_posterior_and_read_rows_a_few_times(y, monkeypatch):
+    monkeypatch.setattr(group_fit, "_START", 60)
+    fit = yo.fit(intercepts, y, batch_size=20, mend=False)
+    assert fit.converged and fit.family_reason.endswith("; 10 minibatches of groups")
+    assert fit.num_steps / 10 < 30  # looks at a row, after the start
+    mean, sd = fit.mean(), fit.sd()
+    for name, (right, width) in exact(y).items():
+        assert abs(mean[name] - right) < 0.1 * width and 0.93 < sd[name] / width < 1.07, name
+    # Each group's own is what it is given the globals: a normal mean between the data's and the prior's.
+    centre, spread, noise = (mean[k] for k in ("mean", "spread", "noise"))
+    weight = spread**2 / (spread**2 + noise**2 / 5)
+    np.testing.assert_allclose(fit.params.mean[-200:], centre + weight * (y.mean(1) - centre), atol=0.03)
+    assert fit.elbo.value == pytest.approx(fit.reported_elbo, abs=2.0)
+
+
+RAGGED = np.repeat(np.arange(40), np.random.default_rng(1).integers(1, 6, 40))
+
+
+def hard_coded(group, z):
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    with numpyro.plate("groups", 40, subsample_size=8):
+        u = numpyro.sample("u", dist.Normal(0.0, spread))
+    with numpyro.plate("rows", len(z)):
+        numpyro.sample("z", dist.Normal(u[group], 1.0), obs=z)
+
+
+@pytest.mark.parametrize("door", ["built-in", "numpyro"])
+def test_parts_of_groups_of_any_size_sum_to_the_whole(rng, door):
+    z = rng.normal(size=len(RAGGED))
+    model = yo.models.HierarchicalNormal(z, RAGGED) if door == "built-in" else yo.from_numpyro(hard_coded, RAGGED, z)
+    family = yo.Arrow({"offset" if door == "built-in" else "u": 0}).complete(model.density)
+    parts = GroupParts(model, family, 10)
+    assert parts.check() == "" and parts.count == 4 and sorted(np.concatenate(parts.places)) == list(range(40))
+    with precision():
+        hub, spokes = map(jnp.asarray, family.split(rng.normal(size=model.density.dim)))
+        whole = float(own_terms(model.density, family, as_arrays(model.inputs), hub, spokes))
+        each = [parts.part(i) for i in range(4)]
+        found = [
+            float(
+                own_terms(parts.density_of(10), parts.family_of(10), as_arrays(p.inputs), hub, spokes[:, p.groups], p.rows)
+            )
+            for p in each
+        ]
+    assert len({jax.tree.leaves(p.inputs.data)[0].shape for p in each}) == 1  # one program does for all
+    assert sum(found) == pytest.approx(whole, rel=1e-9)
+
+
+def test_integrals_over_locals_go_beyond_the_gaussian(rng):
+    seen = rng.integers(0, 2, size=(3, 50))
+    groups = lambda u: jnp.sum(seen * u - jnp.logaddexp(0.0, u)) - 0.5 * jnp.sum(u**2) / 4.0
+    with precision():
+        top, root = readings._climbed(lambda x: groups(x[0]), jnp.zeros((1, 50)))
+        laplace = groups(top[0]) - jnp.sum(jnp.log(root[0][0])) + 25 * jnp.log(2 * jnp.pi)
+        better = laplace + readings._beyond(lambda x: groups(x[0]), top, root)
+    grid = np.linspace(-15, 15, 4001)
+    heights = (seen[..., None] * grid - np.logaddexp(0.0, grid)).sum(0) - grid**2 / 8
+    right = (logsumexp(heights, axis=-1) + np.log(grid[1] - grid[0])).sum()
+    assert abs(laplace - right) > 0.5 and abs(better - right) < 0.05 * abs(laplace - right)
+
+
+def test_what_cannot_be_cut_into_groups_is_refused(y, fitted):
+    def fixed(y):
+        spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+        level = numpyro.sample("level", dist.Normal(0.0, spread).expand([200]))
+        numpyro.sample("y", dist.Normal(level[:, None], 1.0), obs=y)
+
+    with pytest.raises(
+        ValueError, match="`batch_size` of `fit` must be None for this model: its groups cannot be looked at"
+    ):
+        yo.fit(fixed, y, batch_size=20)
+    for given, said in (
+        ({"batch_size": 201}, "at most the number of rows of the data, 200; got 201"),
+        ({"batch_size": 20, "restarts": 2}, "`restarts` of `fit` must be 1 for minibatches of groups; got 2"),
+        ({"batch_size": 0}, "`batch_size` of `fit` must be a positive integer"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            yo.fit(fitted.model, **given)
+
+
 # ---- finding groups ----------------------------------------------------------------------------------------
 
 
@@ -320,7 +405,7 @@ def test_groups_may_be_named():
 
 def test_looks_that_are_not_cheap_come_in_blocks_of_eight_too():
     wide = yo.Model(prior={"m": dist.Normal(0.0, 1.0)}, log_likelihood=lambda p, d: d * p["m"], data=np.ones(20_000))
-    assert kernels_of(wide, yo.MeanField(), Clock()).sizes == [32, 8]
+    assert kernels_of(wide, yo.MeanField(), Clock()).sizes == [16, 8]
 
 
 def test_draws_too_long_to_keep_are_weighed_and_made_again(fitted, y, monkeypatch):

@@ -157,12 +157,14 @@ def labelled(y, batch=None):
 
 
 @pytest.mark.parametrize("by_index", [True, False], ids=["by index", "by numpyro.subsample"])
-def test_a_plate_with_latent_sites_inside_is_evaluated_in_full_with_a_warning(by_index):
+def test_a_plate_with_latent_sites_inside_has_minibatches_of_groups_if_there_are_many(by_index):
     y = jnp.arange(6.0)
-    with pytest.warns(UserWarning, match=r"in full: 'rows' \(2 of 6\), since latent site 'z' is inside"):
-        model = from_numpyro(hidden, y, batch=2, by_index=by_index)
+    model = from_numpyro(hidden, y, batch=2, by_index=by_index)
     whole = from_numpyro(hidden, y, by_index=by_index)
-    assert model.subsampled is None
+    assert model.subsampled is None and model.batch_groups == 2
+    if by_index:
+        with pytest.warns(UserWarning, match="in full: latent sites are inside, and q is full_rank"):
+            yo.fit(model, max_steps=20, mend=False)
     assert model.num_observations == whole.num_observations
     with precision():
         flat, inputs = jnp.linspace(-1.0, 1.0, 7), as_arrays(model.inputs)

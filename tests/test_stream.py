@@ -182,3 +182,39 @@ def test_a_broken_or_patchy_file_is_named(tmp_path):
     parquet.write_table(arrow.table({"x": [1.0, None, 2.0]}), tmp_path / "patchy.parquet")
     with pytest.raises(ValueError, match=r"column 'x' of .*patchy.parquet has 1 empty row"):
         _ = yo.stream(tmp_path / "patchy.parquet").sample
+
+
+class Reader:
+    """Rows that can be sliced, and know how many they are."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, part):
+        return {k: v[part] for k, v in self.rows.items()}
+
+
+def test_a_path_memory_maps_and_what_can_be_sliced_are_data_as_they_are(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr("yoasovi.scale.stream.stream.__defaults__", (None, 512, 2))
+    columns = {**{f"x{j}": rows["X"][:, j] for j in range(D)}, "y": rows["y"]}
+    parquet.write_table(arrow.table(columns), tmp_path / "rows.parquet")
+    np.save(tmp_path / "X.npy", rows["X"])
+    by_name = lambda p, d: likelihood(p, {"X": jnp.stack([d[f"x{j}"] for j in range(D)], -1), "y": d["y"]})
+    prior = {"w": dist.Normal(jnp.zeros(D), 2.5).to_event(1)}
+    paths = [
+        yo.Model(prior=prior, log_likelihood=by_name, data=x)
+        for x in (tmp_path / "rows.parquet", str(tmp_path / "rows.parquet"))
+    ]
+    mapped = model_of({"X": np.load(tmp_path / "X.npy", mmap_mode="r"), "y": rows["y"]})
+    for model in (*paths, mapped, model_of(Reader(rows))):
+        assert len(model.stream) == N and len(jax.tree.leaves(model.data)[0]) == 512
+    at = np.full((1, D), 0.3)
+    found = [kernels_of(m, yo.MeanField(), Clock()).point(at)[0] for m in (mapped, model_of(rows))]
+    np.testing.assert_allclose(*found)
+    with pytest.raises(ValueError, match=r"`data` of `Model` must be a Parquet file or folder that exists; got '.*absent'"):
+        model_of(str(tmp_path / "absent"))
+    with pytest.raises(ValueError, match=r"`log_likelihood` of `Model` asks for .*'X'"):
+        model_of(tmp_path / "rows.parquet")

@@ -6,6 +6,7 @@ import inspect
 import numbers
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +81,7 @@ def fit(
         Most iterations (the method's own limit if None); how many starts, of which the best is returned.
     batch_size
         Rows of the data that one look takes, drawn at random; the start, anchors and what is reported take all of them.
+        Of a hierarchy, whole groups with about so many rows.
     progress
         Live progress: True, False, or None for "where there is a terminal or a notebook".
     checkpoint, resume
@@ -107,12 +109,16 @@ def fit(
                 from yoasovi.scale.sharding import over
 
                 model = over(model, mesh)
-            parts = in_batches(model, batch_size)
             family, why, looked = choose_family(model, chosen, given.family, clock, restarts, seed)
             chosen = chosen.for_family(model, family)
+            groups = _groups(model, chosen, family, batch_size, options)
+            parts = in_batches(model, batch_size if groups is None else None)
         options = options._replace(max_steps=max_steps or chosen.max_steps)  # that form has a limit of its own
         try:
-            answer = _fit(parts, chosen, family, why, options, clock, interrupts, show)
+            if groups is None:
+                answer = _fit(parts, chosen, family, why, options, clock, interrupts, show)
+            else:
+                answer = groups(why, clock, interrupts)
         except jax.errors.JaxRuntimeError as error:
             if jax.process_count() == 1:
                 raise
@@ -132,6 +138,28 @@ def fit(
     compiled = better.seconds.compile
     better.seconds = Seconds(compiled, spent + waited - compiled, {**stages, "mend": waited})
     return better
+
+
+def _groups(model: Model, method: Method, family: Any, batch_size: Any, options: Options) -> Callable | None:
+    """Give what fits a hierarchy by minibatches of its groups; None where none are asked for, or there are no groups."""
+    unsaid = batch_size is None
+    if unsaid and model.batch_groups is None:
+        return None
+    if not isinstance(family, Arrow):
+        if unsaid:
+            said = f"latent sites are inside, and q is {family.name}, which does not hold groups apart"
+            warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
+        return None
+    from yoasovi.scale.group_fit import cut_in_groups, fit_in_groups
+
+    try:
+        parts = cut_in_groups(model, method, family, batch_size, options)
+    except ValueError as error:
+        if not unsaid:
+            raise
+        warnings.warn(f"Plates that take a subsample are evaluated in full. {error}", stacklevel=3)
+        return None
+    return None if parts is None else lambda *rest: fit_in_groups(parts, method, rest[0], options, *rest[1:])
 
 
 def _asked(**given) -> dict[str, str]:
@@ -325,7 +353,9 @@ def _restored(model: Model, turns: Turns, clock: Clock, options: Options, saved:
     return state, Trace.from_arrays(saved.trace), costs, numbers["origin"]
 
 
-def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -> tuple[list[Estimate], list[np.ndarray]]:
+def fresh_elbos(
+    kernels: Any, family: Any, params: Any, seed: int, lanes: int, fewest: int = _FEWEST_DRAWS
+) -> tuple[list[Estimate], list[np.ndarray]]:
     """Estimate the ELBO of every lane on fresh draws, the same for all; give log p - log q at them too.
 
     Where looks are expensive, draws end once the error is small; where there are many lanes, those beyond doubt behind the
@@ -336,9 +366,9 @@ def fresh_elbos(kernels: Any, family: Any, params: Any, seed: int, lanes: int) -
     enough = _ENOUGH * max(1.0, size / 450)  # as with the nats that a window may leave, see `Window`
     some, seen = np.arange(lanes), np.empty((lanes, 0))  # those that go on, and all that was seen of them
     while some.size:
-        more = _FEWEST_DRAWS if lanes > 1 or not kernels.cheap else _MOST_DRAWS
+        more = fewest if lanes > 1 or not kernels.cheap else _MOST_DRAWS
         done = seen.shape[1]
-        more = min(max(more, done), _MOST_DRAWS - done, max(_NUMBERS // (len(some) * size), _FEWEST_DRAWS))
+        more = min(max(more, done), _MOST_DRAWS - done, max(_NUMBERS // (len(some) * size), fewest))
         noise = family.noise(open_uniform(rng, (more, size)))
         found = kernels.values(take(params, some), np.broadcast_to(noise, (len(some), *noise.shape)))
         seen = np.concatenate([seen, found], 1)

@@ -60,9 +60,9 @@ def _apart(family: Arrow, kernels: Any, at: np.ndarray, scale: np.ndarray, rng: 
     """Say whether the gradients by the locals of each group stay when those of others are moved."""
     on = rng.random((_MOVES, family.groups)) < 0.5
     noise = family.split(_FAR * scale * rng.standard_normal((_MOVES, at.size)))
-    moves = family.join(0.0 * noise.hub, noise.spokes * on[..., None])
+    moves = family.join(0.0 * noise.hub, noise.spokes * on[:, None])
     slopes = family.split(kernels.point(np.concatenate([at[None], at + moves]))[1]).spokes
-    return bool(np.isfinite(slopes).all() and (_same(slopes[1:], slopes[:1]) | on[..., None]).all())
+    return bool(np.isfinite(slopes).all() and (_same(slopes[1:], slopes[:1]) | on[:, None]).all())
 
 
 def _same(new: np.ndarray, old: np.ndarray) -> np.ndarray:

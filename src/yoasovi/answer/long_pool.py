@@ -17,6 +17,7 @@ from yoasovi.verdict.diagnostics import effective_size, importance_weights
 LONG = 5000  # numbers in a draw
 _NUMBERS = 2**22  # of noise that are in memory at once
 _WIDE, _MOST_HUB = 1.3, 30
+_LIGHT = 1e-3  # times the usual weight: what is left out
 _MOST = 5  # times as many draws as are wanted
 
 
@@ -56,6 +57,15 @@ class LongPool(NamedTuple):
         rows = self.batches.rows
         for i in np.unique(chosen // rows):
             yield self.batches(int(i))[chosen[chosen // rows == i] % rows]
+
+    def pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Give the draws that have any weight to speak of, some at a time, and their weights."""
+        rows = self.batches.rows
+        for i in range(-(-len(self.weights) // rows)):
+            weights = self.weights[i * rows : (i + 1) * rows]
+            heavy = weights > _LIGHT / len(self.weights)
+            if heavy.any():
+                yield self.batches(i)[heavy], weights[heavy]
 
     def resample(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw n points in random order."""

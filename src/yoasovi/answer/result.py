@@ -188,6 +188,8 @@ class Fit:
         """Whether q is visibly not the posterior (KL is about Var(log p - log q)/2), in few enough dimensions to mend."""
         if self.parts:
             return bool(mixture.chains_of(self)) or any(part.fit.worth_correcting for part in self.parts)
+        if "batch_size" in (self.asked or {}) and self._noise_size > LONG:
+            return False  # a thousand looks at all the data are what minibatches were to spare
         spread = self.log_ratio[np.isfinite(self.log_ratio)]
         return bool(self.can_correct and spread.size > 1 and spread.std(ddof=1) > 0.1)
 

@@ -57,6 +57,9 @@ Family = Annotated[str, typer.Option(help="auto, mean_field, full_rank, low_rank
 Seed = Annotated[int, typer.Option(help="The same seed gives the same answer.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Most iterations; the method's own limit if not given.")]
 Restarts = Annotated[int, typer.Option(help="Fits from different starts; the best is kept.")]
+BatchSize = Annotated[
+    int | None, typer.Option(metavar="N", help="Look at minibatches of N rows; all of the data at once if not given.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -152,6 +155,7 @@ def fit(
     max_steps: MaxSteps = None,
     restarts: Restarts = 1,
     set_: Set = None,
+    batch_size: BatchSize = None,
     json_: Json = False,
     quiet: Quiet = False,
     summary: Annotated[bool, typer.Option("--summary", help="Also print posterior means, sds and quantiles.")] = False,
@@ -194,6 +198,7 @@ def fit(
         settings = read_settings(set_, [method])[method]
         found = find_model(model, method, given, prior_scale)
     options = dict(family=family, max_steps=max_steps, restarts=restarts, resume=resume, mend=mend, **settings)
+    options["batch_size"] = batch_size
     if all_devices or coordinator is not None:
         options["mesh"] = "all"
     if checkpoint is not None:

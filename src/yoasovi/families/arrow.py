@@ -13,7 +13,17 @@ from yoasovi.arrays import space
 from yoasovi.errors import check
 from yoasovi.families.base import LOG_2PI, Gaussian, Proposal, as_diagonal, clip, turned
 from yoasovi.families.full_rank import solve_lower
-from yoasovi.windows.arrow_line import Split, added, arrow_line, arrow_newton, batch_slopes, line_of_diagonals, matched
+from yoasovi.windows.arrow_line import (
+    Split,
+    added,
+    arrow_line,
+    arrow_newton,
+    batch_slopes,
+    groups_last,
+    line_of_diagonals,
+    matched,
+    reversed_axes,
+)
 from yoasovi.windows.score_line import mirrored_parts
 
 _BATCHES = 8  # in a window of many draws
@@ -105,25 +115,25 @@ class Arrow(Gaussian):
         return sum(p.outer * p.inner for p in self.layout if p.local)
 
     def split(self, flat: Any) -> Split:
-        """Cut flat vectors (..., d) into globals (..., K) and locals (..., G, l)."""
+        """Cut flat vectors (..., d) into globals (..., K) and locals (..., l, G), groups last: many numbers in a row."""
         xp, hub, spokes, start, lead = space(flat), [], [], 0, flat.shape[:-1]
         for local, outer, inner in self.layout:
             part = flat[..., start : start + outer * inner * (self.groups if local else 1)]
             start += part.shape[-1]
             if local:
-                part = xp.swapaxes(part.reshape(*lead, outer, self.groups, inner), -2, -3)
-                spokes.append(part.reshape(*lead, self.groups, outer * inner))
+                part = turned(part.reshape(*lead, outer, self.groups, inner))
+                spokes.append(part.reshape(*lead, outer * inner, self.groups))
             else:
                 hub.append(part)
-        return Split(xp.concatenate([flat[..., :0], *hub], -1), xp.concatenate(spokes, -1))
+        return Split(xp.concatenate([flat[..., :0], *hub], -1), xp.concatenate(spokes, -2))
 
     def join(self, hub: Any, spokes: Any) -> Any:
         """Put globals and locals together again."""
         xp, parts, lead, done_hub, done = space(hub), [], hub.shape[:-1], 0, 0
         for local, outer, inner in self.layout:
             if local:
-                part = spokes[..., done : done + outer * inner].reshape(*lead, self.groups, outer, inner)
-                parts.append(xp.swapaxes(part, -2, -3).reshape(*lead, -1))
+                part = spokes[..., done : done + outer * inner, :].reshape(*lead, outer, inner, self.groups)
+                parts.append(turned(part).reshape(*lead, -1))
                 done += outer * inner
             else:
                 parts.append(hub[..., done_hub : done_hub + outer])
@@ -143,12 +153,12 @@ class Arrow(Gaussian):
         xp = space(params.mean)
         logs = self.split(params.log_diagonal)
         whole = lambda lower, log: xp.tril(lower, -1) + as_diagonal(xp.exp(log))
-        return Split(whole(params.corner, logs.hub), whole(params.blocks, logs.spokes))
+        return Split(whole(params.corner, logs.hub), whole(params.blocks, turned(logs.spokes)))
 
     def _spread(self, params, eps):
         """Give C eps."""
         xp, (corner, blocks), noise = space(eps), self.factors(params), self.split(eps)
-        spokes = xp.einsum("...gij,...ngj->...ngi", blocks, noise.spokes)
+        spokes = xp.einsum("...ijg,...njg->...nig", groups_last(blocks), noise.spokes)
         spokes = spokes + _times(noise.hub, params.coupling)
         return self.join(noise.hub @ turned(corner), spokes)
 
@@ -159,10 +169,9 @@ class Arrow(Gaussian):
         return 0.5 * (eps**2).sum(-1) + (params.log_diagonal.sum(-1) + 0.5 * eps.shape[-1] * LOG_2PI)[..., None]
 
     def _noise_behind(self, params, theta):
-        xp, (corner, blocks), away = space(theta), self.factors(params), self.split(theta - params.mean[..., None, :])
+        (corner, blocks), away = self.factors(params), self.split(theta - params.mean[..., None, :])
         hub = turned(solve_lower(corner, turned(away.hub)))
-        spokes = xp.moveaxis(away.spokes - _times(hub, params.coupling), -3, -1)  # (..., G, l, n)
-        return Split(hub, solve_lower(blocks, spokes))
+        return Split(hub, solve_lower(blocks, reversed_axes(away.spokes - _times(hub, params.coupling))))  # (..., G, l, n)
 
     def log_q(self, params, theta):
         hub, spokes = self._noise_behind(params, theta)
@@ -172,14 +181,14 @@ class Arrow(Gaussian):
     def slope(self, params, theta):
         xp, (corner, blocks) = space(theta), self.factors(params)
         hub, spokes = self._noise_behind(params, theta)
-        spokes = xp.moveaxis(xp.linalg.solve(turned(blocks), spokes), -1, -3)
+        spokes = reversed_axes(xp.linalg.solve(turned(blocks), spokes))
         hub = turned(xp.linalg.solve(turned(corner), turned(hub - _gathered(spokes, params.coupling))))
         return -self.join(hub, spokes)
 
     def pull(self, params, grad):
         """Turn gradients by theta into gradients by eps."""
         (corner, blocks), slope = self.factors(params), self.split(grad)
-        spokes = space(grad).einsum("...gji,...ngj->...ngi", blocks, slope.spokes)
+        spokes = space(grad).einsum("...jig,...njg->...nig", groups_last(blocks), slope.spokes)
         return self.join(slope.hub @ corner + _gathered(slope.spokes, params.coupling), spokes)
 
     def white(self, params, eps, grad):
@@ -187,28 +196,30 @@ class Arrow(Gaussian):
 
     def natural(self, params, eps, white):
         xp, noise, score = space(white), self.split(eps), self.split(white)
-        corner, blocks = (a[..., :, None] * b[..., None, :] for a, b in zip(score, noise, strict=True))
-        coupling = score.spokes[..., None] * noise.hub[..., None, None, :]
+        own = turned(score.spokes)[..., None]
+        corner, blocks = score.hub[..., None] * noise.hub[..., None, :], own * turned(noise.spokes)[..., None, :]
+        coupling = own * noise.hub[..., None, None, :]
         return ArrowParams(white, 0.5 * white * eps, xp.tril(corner, -1), coupling, xp.tril(blocks, -1))
 
     def move(self, params, step, cap):
-        xp, logs = space(params.mean), self.split(step.log_diagonal)
+        xp, (hub_logs, logs) = space(params.mean), self.split(step.log_diagonal)
+        logs = turned(logs)
         # A trust region on each group's factor, and on the globals'.
-        size_hub = (logs.hub**2).sum(-1) + (step.corner**2).sum((-1, -2))
-        size = (logs.spokes**2).sum(-1) + (step.coupling**2).sum((-1, -2)) + (step.blocks**2).sum((-1, -2))
+        size_hub = (hub_logs**2).sum(-1) + (step.corner**2).sum((-1, -2))
+        size = (logs**2).sum(-1) + (step.coupling**2).sum((-1, -2)) + (step.blocks**2).sum((-1, -2))
         shrink_hub, shrink = (1.0 / xp.maximum(1.0, 2.0 * xp.sqrt(x)) for x in (size_hub, size))
         wide, wider = shrink[..., None], shrink[..., None, None]
-        corner = shrink_hub[..., None, None] * step.corner + as_diagonal(xp.exp(shrink_hub[..., None] * logs.hub))
-        blocks = wider * step.blocks + as_diagonal(xp.exp(wide * logs.spokes))
+        corner = shrink_hub[..., None, None] * step.corner + as_diagonal(xp.exp(shrink_hub[..., None] * hub_logs))
+        blocks = wider * step.blocks + as_diagonal(xp.exp(wide * logs))
         shift = self._spread(params, clip(step.mean, cap)[..., None, :])[..., 0, :]
         return self._turned_by(params, shift, corner, wider * step.coupling, blocks)
 
     def _turned_by(self, params, shift, corner, coupling, blocks):
         """Multiply the factor by another of its kind from the right."""
         xp, (hub, spokes) = space(params.mean), self.factors(params)
-        logs = [xp.log(xp.diagonal(x, axis1=-2, axis2=-1)) for x in (hub @ corner, spokes @ blocks)]
+        logs, own = (xp.log(xp.diagonal(x, axis1=-2, axis2=-1)) for x in (hub @ corner, spokes @ blocks))
         return ArrowParams(
-            params.mean + shift, self.join(*logs), xp.tril(hub @ corner, -1),
+            params.mean + shift, self.join(logs, turned(own)), xp.tril(hub @ corner, -1),
             params.coupling @ corner[..., None, :, :] + spokes @ coupling, xp.tril(spokes @ blocks, -1),
         )  # fmt: skip
 
@@ -242,14 +253,15 @@ class Arrow(Gaussian):
 
     def _along(self, params, fitted, length, trust):
         step = arrow_newton(fitted.slopes, length, trust)
-        shift = self._spread(params, self.join(*step.shift)[..., None, :])[..., 0, :]
+        noise = self.join(step.shift.hub, turned(step.shift.spokes))
+        shift = self._spread(params, noise[..., None, :])[..., 0, :]
         there = self._turned_by(params, shift, step.corner, step.coupling, step.blocks)
         return Proposal(there, step.expected, fitted.signal, fitted.noise)
 
     def frame(self, params):
         corner, blocks = self.factors(params)
         spokes = np.sqrt((blocks**2).sum(-1) + (params.coupling**2).sum(-1))
-        return params.mean, self.join(np.sqrt((corner**2).sum(-1)), spokes)
+        return params.mean, self.join(np.sqrt((corner**2).sum(-1)), turned(spokes))
 
     def root(self, params):
         return ArrowRoot(self, params)
@@ -296,12 +308,17 @@ class ArrowRoot(NamedTuple):
 
 
 def _times(hub: Any, coupling: Any) -> Any:
-    """Give B_g x for the rows x of (..., n, K): (..., n, G, l)."""
-    flat = coupling.reshape(*coupling.shape[:-3], -1, coupling.shape[-1])
-    return (hub @ turned(flat)).reshape(*hub.shape[:-1], *coupling.shape[-3:-1])
+    """Give B_g x for the rows x of (..., n, K): (..., n, l, G)."""
+    flat, shape = _flat(coupling)
+    return (hub @ turned(flat)).reshape(*hub.shape[:-1], *shape)
 
 
 def _gathered(spokes: Any, coupling: Any) -> Any:
-    """Give the sum over groups of B_g^T y_g for (..., n, G, l): (..., n, K)."""
-    flat = coupling.reshape(*coupling.shape[:-3], -1, coupling.shape[-1])
-    return spokes.reshape(*spokes.shape[:-2], -1) @ flat
+    """Give the sum over groups of B_g^T y_g for (..., n, l, G): (..., n, K)."""
+    return spokes.reshape(*spokes.shape[:-2], -1) @ _flat(coupling)[0]
+
+
+def _flat(coupling: Any) -> tuple[Any, tuple[int, int]]:
+    """Give (..., l G, K) of (..., G, l, K), and (l, G)."""
+    moved = space(coupling).swapaxes(coupling, -3, -2)
+    return moved.reshape(*moved.shape[:-3], -1, moved.shape[-1]), moved.shape[-3:-1]

@@ -27,7 +27,7 @@ from yoasovi.model.sums import wide_total
 from yoasovi.windows.value_regression import Layout, Memory, Sights
 
 BLOCK = 32  # points, where one look is cheap
-_NUMBERS = {"cpu": 2**21}  # that an array inside one call may have
+_NUMBERS = {"cpu": 2**19}  # that an array inside one call may have: caches hold a few such, larger ones take thrice the time
 _ARRAYS, _LEAST_MEMORY = 16, 2**33  # elsewhere: so many of them fill the device's memory, in bytes if it does not say
 _CHEAP = 2**17  # numbers; below it a block costs no more than the call itself
 _FEW = 8  # points, where one look is not cheap
@@ -177,7 +177,7 @@ class JaxKernels(PointKernels):
         self.clock, self.held = clock, Held(inputs, mesh, rows)
         self._gradients, self._differences = (self.bind(fn, density, mesh is None) for fn in (_gradients, _differences))
         most = _most_numbers() * (mesh.size if mesh else 1) // density.width
-        self.block = int(np.clip(most, 1, BLOCK))
+        self.block = 2 ** int(np.log2(np.clip(most, 1, BLOCK)))
         self.sizes = [self.block]  # of blocks, largest first
         while lanes > 1 and self.sizes[0] * _STEP <= min(most, lanes * BLOCK):
             self.sizes.insert(0, self.sizes[0] * _STEP)

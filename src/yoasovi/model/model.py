@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from os import PathLike
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jax.tree_util import all_leaves
 from numpyro.distributions import Distribution, ExpandedDistribution, ImproperUniform, Independent, biject_to, constraints
 
 from yoasovi.display import table
@@ -37,7 +39,8 @@ class Model:
     log_likelihood
         Function of (params, data), parameters on their own supports, returning one value per observation: shape (N,).
     data
-        Any pytree of arrays, passed to `log_likelihood`; or `yo.stream(...)`, which reads rows as they are needed.
+        Any pytree of arrays, passed to `log_likelihood`. A Parquet file or folder, memory maps and other objects that can be
+        sliced are read as rows are needed; so is `yo.stream(...)`, which has more to say about how.
     local
         One NumPyro distribution (or a function of the global parameters returning one) per latent variable that
         each observation has one of; `log_likelihood` finds it in `params` with shape (N,). Or, for a site of `prior`, the
@@ -55,6 +58,8 @@ class Model:
     subsampled
         Function of (key, params, data) that gives terms of a random minibatch, scaled so that their sum is on average
         that of `log_likelihood`. A fit then looks at minibatches; what it reports is about all the data.
+    batch_groups
+        Groups of a hierarchy that a minibatch takes, unless `batch_size` of `fit` says otherwise.
     centring
         Sites that can be non-centred, and those that are; see `noncentred`.
     stream
@@ -83,6 +88,7 @@ class Model:
     recovered: Any = None
     predictive: Callable[[jax.Array, Params, Any], Any] | None = None
     subsampled: Callable[[jax.Array, Params, Any], jax.Array] | None = None
+    batch_groups: int | None = None
     default_family: Any = None
     exact_elbo: Callable[[Any], jax.Array] | None = None
     optimum: Callable[[], float] | None = None
@@ -92,6 +98,7 @@ class Model:
     stream: RowStream | None = None
 
     def __post_init__(self):
+        object.__setattr__(self, "data", _as_rows(self.data))
         if isinstance(self.data, RowStream):
             rows = self.data.sample
             object.__setattr__(self, "stream", self.data if len(self.data) > len(jax.tree.leaves(rows)[0]) else None)
@@ -284,6 +291,27 @@ def _site(name: str, law: Distribution) -> Site:
     if law.is_discrete:
         return Site(name, shape, shape, True)
     return Site(name, shape, tuple(biject_to(law.support).inverse_shape(shape)), False)
+
+
+def _as_rows(data: Any) -> Any:
+    """Read rows as they are needed where data are a path, memory maps, or something of a length that can be sliced."""
+    parts = list(data.values()) if isinstance(data, Mapping) else [data]
+    rows = any(map(_in_slices, parts)) and len({len(x) for x in parts if hasattr(x, "__len__")}) == 1
+    if not rows and not isinstance(data, str | PathLike):
+        return data
+    from yoasovi.scale.stream import stream
+
+    try:
+        return stream(data)
+    except ValueError as error:
+        raise ValueError(str(error).replace("`source` of `stream`", "`data` of `Model`")) from error
+
+
+def _in_slices(x: Any) -> bool:
+    if isinstance(x, np.memmap):
+        return True
+    sliced = hasattr(x, "__len__") and hasattr(x, "__getitem__") and not hasattr(x, "columns")  # tables go by their names
+    return sliced and not isinstance(x, Mapping | Sequence | np.ndarray | jax.Array | RowStream) and all_leaves([x])
 
 
 def _leading(data) -> int | None:

@@ -23,7 +23,7 @@ from yoasovi.numpyro.checks import check_look
 from yoasovi.numpyro.enumeration import Cluster, find_clusters
 from yoasovi.numpyro.frames import SiteFrames
 from yoasovi.numpyro.laws import as_categorical, can_be_drawn, in_numpy, is_improper, kernel
-from yoasovi.numpyro.looking import Outline, PriorDraw, compiling, find_local, in_full, look_twice
+from yoasovi.numpyro.looking import Outline, PriorDraw, compiling, find_local, in_full, look_twice, named
 from yoasovi.numpyro.naming import labels_of
 from yoasovi.numpyro.predictive import Predictive
 from yoasovi.numpyro.replay import (
@@ -59,7 +59,8 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     With plates that have a `subsample_size` the fit looks at minibatches, at rows of its own for each mirrored pair of
     draws. The start and, now and then, a gradient that takes most of their noise off look at all the data. What is
     reported of the fit (ELBO, importance correction, k-hat, LOO, predictions, the verdict) is about all the data. Where
-    a latent site is inside such a plate, or discrete, the plate is evaluated in full, with a warning.
+    a latent site is inside such a plate, a minibatch takes along those of its members. Where one is discrete the plate is
+    evaluated in full, with a warning.
 
     Parameters
     ----------
@@ -136,16 +137,17 @@ def _summed(look: Outline) -> tuple[Cluster, ...]:
     return clusters
 
 
-def _in_batches(model: Model, subsampled: LogBatch, look: Outline, plates: dict[str, str]) -> Model:
+def _in_batches(model: Model, subsampled: LogBatch, look: Outline, plates: dict[str, tuple[int, int]]) -> Model:
     """Let the model be fitted by minibatches where it can be; else say why not."""
     summed = subsampled.replay.summed_names
     for name in (*look.latents, *summed):
         inside = any(frame.name in plates for frame in look.sites[name]["cond_indep_stack"])
-        if inside or name in (*look.discrete, *summed):
-            why = "inside: a minibatch would say nothing of most of it" if inside else "discrete"
-            said = f"{', '.join(plates.values())}, since latent site {name!r} is {why}"
+        if name in (*look.discrete, *summed):
+            said = f"{named(plates)}, since latent site {name!r} is discrete"
             warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
             return model
+        if inside:  # a minibatch takes the latents of its members along
+            return replace(model, batch_groups=min(part for _, part in plates.values()))
     return replace(model, subsampled=subsampled)
 
 

@@ -237,24 +237,28 @@ def _run(source: Source, key, place: Callable[[dict], Any], terms: bool = True) 
     return Look(sites, log_probs, tuple(latents))
 
 
-def in_full(source: Source) -> tuple[Source, Outline, dict[str, str]]:
-    """Give the model with its plates in full, a look at it, and how to name the plates that take a subsample, if any."""
+def in_full(source: Source) -> tuple[Source, Outline, dict[str, tuple[int, int]]]:
+    """Give the model with its plates in full, a look at it, and the sizes and parts of plates that take a subsample."""
     found, traced = _trace(source, terms=False)
     plates = {k: s["args"] for k, s in found["sites"].items() if s["type"] == "plate"}
     plates = {k: x for k, x in plates.items() if takes_part(*x)}
     if not plates:
         return source, _with_numbers(found, traced), {}
     whole = source._replace(fn=WholePlates(source.fn))
-    named = {k: f"{k!r} ({part:,} of {size:,})" for k, (size, part) in plates.items()}
     try:
         look = look_at(whole)
     except Exception as error:
         raise ValueError(
-            f"Plate {', '.join(named.values())} of the NumPyro model takes a subsample, and the model fails with the plate "
+            f"Plate {named(plates)} of the NumPyro model takes a subsample, and the model fails with the plate "
             "in full: give it all the data, and take the batch by the plate's indices or by `numpyro.subsample`. For a "
             f"model that is given one batch at a time use `yoasovi.numpyro.YOASOVI` with a guide. ({error})"
         ) from error
-    return whole, look, named
+    return whole, look, plates
+
+
+def named(plates: dict[str, tuple[int, int]]) -> str:
+    """Name plates that take a subsample."""
+    return ", ".join(f"{k!r} ({part:,} of {size:,})" for k, (size, part) in plates.items())
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from numpyro.infer.util import compute_log_probs
 from yoasovi.errors import first_line
 from yoasovi.model import Params
 from yoasovi.numpyro.laws import as_categorical, is_observation, per_member
-from yoasovi.numpyro.plates import Batches
+from yoasovi.numpyro.plates import Batches, FewerMembers
 
 if TYPE_CHECKING:
     from yoasovi.numpyro.enumeration import Cluster
@@ -153,6 +153,12 @@ class LogTerms:
         inside = sum((v for v in own.values() if v is not None), jnp.zeros(self.replay.size))
         # What no local latent touches is shared out evenly: the sum is right, and no latent's choice changes by it.
         return inside + jnp.sum(_flat([terms[k] for k, v in own.items() if v is None])) / self.replay.size
+
+    def of_groups(self, size: int, members: int) -> LogTerms:
+        """Give the terms of a model of fewer groups: in plates, and among arguments that are their number."""
+        number = lambda x: isinstance(x, int) and not isinstance(x, bool) and x == size
+        leaves = tuple(members if number(x) else x for x in self.replay.leaves)
+        return LogTerms(replace(self.replay, fn=FewerMembers(self.replay.fn, size, members), leaves=leaves))
 
 
 @dataclass(frozen=True)

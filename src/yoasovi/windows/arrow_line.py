@@ -3,8 +3,8 @@
 As in `score_line` w(eps) ~ a + B eps in q's own units, but most of B is known to be zero: the scores of a group's locals
 depend on its own noise and on that of the globals. So each group has a small regression of its own, whatever their number,
 and a line needs no more draws than one group asks for. What all groups have learned says how far to believe each of them
-(empirical Bayes); globals, which all groups bear on, are believed by themselves. Shapes: globals (..., n, K), locals
-(..., n, G, l).
+(empirical Bayes); globals, which all groups bear on, are believed by themselves. Shapes: globals (..., n, K), locals of
+draws (..., n, l, G), with long rows since numbers of groups are many and all else is few.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from yoasovi.arrays import space
 from yoasovi.windows.score_line import shrinkage
 
 _PRIOR_WEIGHT = 4.0  # batches that the usual noise counts for, beside a number's own
@@ -71,26 +72,25 @@ def matched(x: Split) -> Split:
     """
     count = x.hub.shape[-2]
     hub = x.hub @ np.linalg.inv(_turned(np.linalg.cholesky(_turned(x.hub) @ x.hub / count)))
-    spokes = x.spokes - np.einsum("...nk,...gik->...ngi", hub, _onto(hub, x.spokes) / count, optimize=True)
-    root = np.linalg.cholesky(np.einsum("...ngi,...ngj->...gij", spokes, spokes) / count)
-    return Split(hub, np.einsum("...ngj,...gij->...ngi", spokes, np.linalg.inv(root)))
+    flat = _flat(x.spokes)
+    spokes = (flat - hub @ (_turned(hub) @ flat / count)).reshape(x.spokes.shape)
+    return Split(hub, _within(np.linalg.inv(np.linalg.cholesky(_products(spokes, spokes) / count)), spokes))
 
 
 def batch_slopes(x: Split, even: Split, odd: Split, usable: Any) -> Slopes:
     """Fit a and B to the even and odd parts of the scores of mirrored pairs; NaN where too few of them are usable."""
-    wide, own, pairs = x.hub.shape[-1], x.spokes.shape[-1], usable.sum(-1)
+    wide, own, pairs = x.hub.shape[-1], x.spokes.shape[-2], usable.sum(-1)
     enough = pairs >= wide + own
     gram = np.linalg.inv(_turned(x.hub) @ x.hub + 1e-9 * np.eye(wide))
-    part = lambda y: _onto(x.hub, y) @ gram[..., None, :, :]
-    less = lambda y, b: y - np.einsum("...nk,...gik->...ngi", x.hub, b, optimize=True)
-    noise = less(x.spokes, part(x.spokes))
-    inner = np.linalg.inv(np.einsum("...ngi,...ngj->...gij", noise, noise) + 1e-9 * np.eye(own))
-    blocks = np.einsum("...ngi,...ngj->...gij", odd.spokes, noise) @ inner
-    coupling = part(odd.spokes - np.einsum("...ngj,...gij->...ngi", x.spokes, blocks))
+    part = lambda y: gram @ (_turned(x.hub) @ _flat(y))  # (..., K, l G)
+    noise = (_flat(x.spokes) - x.hub @ part(x.spokes)).reshape(x.spokes.shape)
+    blocks = _products(odd.spokes, noise) @ np.linalg.inv(_products(noise, noise) + 1e-9 * np.eye(own))
+    coupling = part(odd.spokes - _within(blocks, x.spokes))
     # What groups' noise does to the globals' scores is known by now: B is symmetric.
-    corner = _turned(odd.hub - np.einsum("...ngi,...gik->...nk", x.spokes, coupling, optimize=True)) @ x.hub @ gram
+    corner = _turned(odd.hub - _flat(x.spokes) @ _turned(coupling)) @ x.hub @ gram
     n = np.where(enough, pairs, np.nan)
-    hub, spokes = even.hub.sum(-2) / n[..., None], even.spokes.sum(-3) / n[..., None, None]
+    hub, spokes = even.hub.sum(-2) / n[..., None], _turned(even.spokes.sum(-3)) / n[..., None, None]
+    coupling = reversed_axes(coupling.reshape(*coupling.shape[:-1], own, -1))
     return Slopes(hub, spokes, 0.5 * (corner + _turned(corner)), coupling, 0.5 * (blocks + _turned(blocks)))
 
 
@@ -128,7 +128,7 @@ def arrow_line(sums: Sums) -> ArrowLine:
 def line_of_diagonals(x: Split, even: Split, odd: Split, usable: Any) -> ArrowLine:
     """Fit a and the diagonal of B alone, coordinate by coordinate, to few draws."""
     pairs = np.maximum(usable.sum(-1), 2).astype(float)
-    wide, (groups, own) = x.hub.shape[-1], x.spokes.shape[-2:]
+    wide, (own, groups) = x.hub.shape[-1], x.spokes.shape[-2:]
 
     def fitted(x, even, odd, axis):
         n = pairs.reshape(pairs.shape + (1,) * (-axis - 1))
@@ -139,7 +139,7 @@ def line_of_diagonals(x: Split, even: Split, odd: Split, usable: Any) -> ArrowLi
         return mean, spread, b, ((odd - x * np.expand_dims(b, axis)) ** 2).sum(axis) / (n - 1.0) / weight
 
     hub, noise_hub, corner, noise_corner = fitted(x.hub, even.hub, odd.hub, -2)
-    spokes, noise_spokes, blocks, noise_blocks = fitted(x.spokes, even.spokes, odd.spokes, -3)
+    spokes, noise_spokes, blocks, noise_blocks = map(_turned, fitted(x.spokes, even.spokes, odd.spokes, -3))
     hub, left_hub = _shrunk(hub, noise_hub, 1)
     corner, left_corner = _shrunk(corner, noise_corner, 1)
     spokes, left_spokes = _believed(spokes, noise_spokes, 2)
@@ -157,17 +157,17 @@ def arrow_newton(line: Slopes, length: Any, trust: Any) -> ArrowStep:
     inverse = (axes / blocks[..., None, :]) @ _turned(axes)
     coupling = -_finite(line.coupling)
     reach = inverse @ coupling  # of the locals, when globals move
-    carried = np.einsum("...gik,...gij->...kj", coupling, reach)
+    carried = _summed(coupling, reach)
     own, turn = np.linalg.eigh(np.eye(line.corner.shape[-1]) - _finite(line.corner) - carried)
     own = np.clip(own, wide(1.0 / trust, 1), wide(trust, 1))
 
-    through = line.hub - np.einsum("...gik,...gi->...k", reach, line.spokes)
+    through = line.hub - _summed(reach, line.spokes[..., None])[..., 0]
     hub = _apply(turn, _apply(_turned(turn), through) / own)
     most = 1.5 * np.sqrt(trust)
     hub = hub * np.minimum(length, _shortened(most, hub))[..., None]
-    alone = np.einsum("...gij,...gj->...gi", inverse, line.spokes)
+    alone = _apply(inverse, line.spokes)
     alone = np.clip(wide(length, 2) * alone, -wide(most, 2), wide(most, 2))
-    spokes = alone - np.einsum("...gik,...k->...gi", reach, hub)
+    spokes = alone - _apply(reach, hub[..., None, :])
 
     slow, slow_own = blocks ** wide(length, 2), own ** wide(length, 1)
     block_root = np.linalg.cholesky((axes / slow[..., None, :]) @ _turned(axes))
@@ -177,7 +177,7 @@ def arrow_newton(line: Slopes, length: Any, trust: Any) -> ArrowStep:
     # The gain under the line: a.delta - delta.M.delta/2 + (tr M - tr M T T' )/2 + log det T, with M = 1 - B.
     precision = (turn * own[..., None, :]) @ _turned(turn) + carried
     each = (axes * blocks[..., None, :]) @ _turned(axes)
-    bent = np.einsum("...gij,...gj->...gi", each, spokes) + 2.0 * np.einsum("...gik,...k->...gi", coupling, hub)
+    bent = _apply(each, spokes) + 2.0 * _apply(coupling, hub[..., None, :])
     expected = _dot(line.hub - 0.5 * _apply(precision, hub), hub, 1) + _dot(line.spokes - 0.5 * bent, spokes, 2)
     spread = precision @ corner_root
     traces = _dot(spread, corner_root, 2) + _dot(2.0 * (coupling @ corner_root[..., None, :, :]) + each @ follow, follow, 3)
@@ -196,10 +196,29 @@ _AXES = (1, 2, 2, 3, 3)  # of each part of `Slopes`, and those along which its n
 _ALIKE = ((-1,), (-2,), (-1, -2), (-3,), (-3,))
 
 
-def _onto(hub: Any, spokes: Any) -> Any:
-    """Give sums over draws of (..., n, K) times (..., n, G, l): (..., G, l, K)."""
-    flat = spokes.reshape(*spokes.shape[:-2], -1)
-    return (_turned(flat) @ hub).reshape(*flat.shape[:-2], *spokes.shape[-2:], hub.shape[-1])
+def groups_last(x: Any) -> Any:
+    """Give (..., i, j, G) of (..., G, i, j), one row after the other in memory."""
+    return space(x).moveaxis(x, -3, -1).copy()
+
+
+def reversed_axes(x: Any) -> Any:
+    """Give (..., c, b, a) of (..., a, b, c)."""
+    return space(x).swapaxes(x, -3, -1)
+
+
+def _flat(spokes: Any) -> Any:
+    """Give locals of draws as rows, (..., n, l G)."""
+    return spokes.reshape(*spokes.shape[:-2], -1)
+
+
+def _within(matrices: Any, spokes: Any) -> Any:
+    """Multiply the locals (..., n, l, G) of every group by its own matrix, (..., G, l, l)."""
+    return np.einsum("...ijg,...njg->...nig", groups_last(matrices), spokes)
+
+
+def _products(a: Any, b: Any) -> Any:
+    """Give the sums over draws of the products of two locals of a group: (..., G, l, l)."""
+    return np.moveaxis(np.einsum("...nig,...njg->...ijg", a, b), -1, -3)
 
 
 def _variance(squares: Any, freedom: Any, axes: int, alike: tuple[int, ...]) -> Any:
@@ -243,6 +262,11 @@ def _squares(x: Any, axes: int) -> Any:
 
 def _dot(a: Any, b: Any, axes: int) -> Any:
     return (a * b).sum(tuple(range(-axes, 0)))
+
+
+def _summed(a: Any, b: Any) -> Any:
+    """Give the sum over groups of A_g^T B_g."""
+    return _turned(a.reshape(*a.shape[:-3], -1, a.shape[-1])) @ b.reshape(*b.shape[:-3], -1, b.shape[-1])
 
 
 def _apply(matrix: Any, x: Any) -> Any:
