@@ -152,7 +152,7 @@ def ours(name, seed, known):
     begin = cpu()
     try:
         better = fit.refine()
-        found, row["chains"] = better.sample(4000), str(better.refined)
+        found, row["chains"] = better.sample(better.refined.size), str(better.refined)
         row["more"] = cpu() - begin
         row["refined"] = compared(found, known, only) | {"grade": str(better.diagnose().grade)}
     except (ValueError, NotImplementedError) as refused:
