@@ -6,7 +6,7 @@
 
 Each run is a process of its own, and what it finds is kept: NUTS's as NAME.json, ours as NAME|SEED.json. The reference is
 the library's own NUTS, four chains of 1,000 + 1,000 at its defaults, whose CPU seconds are shown; where its R-hat is above
-1.01 or its effective size below 1,000, a longer run replaces its figures. Ours is `fit`, `sample` and the verdict, compiling
+1.01 or its effective size below 2,000, a longer run replaces its figures. Ours is `fit`, `sample` and the verdict, compiling
 included; for Stan's programs neither includes the C++ compiler. `refine()` follows. A fit is right where every mean is
 within 0.1 posterior sd, every sd within 25% and the median sd within 10%.
 """
@@ -116,7 +116,7 @@ def reference(name):
     worst = lambda: max(float(np.nanmax(c["r_hat"])) for c in checks().values())
     least = lambda: min(float(np.nanmin(c["n_eff"])) for c in checks().values())
     first = worst(), least()
-    if first[0] > 1.01 or first[1] < 1000:
+    if first[0] > 1.01 or first[1] < 2000:
         found = {k: np.asarray(v) for k, v in NUTS_OF[door](build(), 2000, 6000, 0.95).items()}
     return {
         "mean": {k: v.mean((0, 1)).tolist() for k, v in found.items()},
