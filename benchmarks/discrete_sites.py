@@ -1,6 +1,8 @@
 """Probabilities of discrete sites that are summed out and drawn again, beside closed forms averaged over NUTS's draws.
 
-    python benchmarks/discrete_sites.py [--seeds 2] [--draws 20000] [--only NAME ...] [--out benchmarks/results]
+    python benchmarks/discrete_sites.py [--seeds 2] [--draws 20000] [--only NAME ...] [--kept out/discrete]
+
+What is found for each model is kept as a file, and the table is of all that are kept.
 
 NUTS (four chains of 1,000 + 2,000) gives the continuous parameters alone; at each of its draws the probabilities of the
 discrete sites are worked out in NumPy by hand: forward and backward recursions for the hidden Markov chains, Bayes' rule
@@ -29,7 +31,7 @@ def mixture():
         w = numpyro.sample("w", dist.Dirichlet(np.ones(3)))
         ordered = dist.transforms.OrderedTransform()
         mu = numpyro.sample("mu", dist.TransformedDistribution(dist.Normal(0, 3).expand([3]), ordered))
-        sigma = numpyro.sample("sigma", dist.HalfNormal(1).expand([3]))
+        sigma = numpyro.sample("sigma", dist.HalfNormal(1).expand([3]).to_event(1))
         with numpyro.plate("points", len(y)):
             z = numpyro.sample("z", dist.Categorical(w), infer={"enumerate": "parallel"})
             numpyro.sample("y", dist.Normal(mu[z], sigma[z]), obs=y)
@@ -150,23 +152,31 @@ def main():
     args.add_argument("--seeds", type=int, default=2)
     args.add_argument("--draws", type=int, default=20_000)
     args.add_argument("--only", nargs="*")
+    args.add_argument("--kept", type=Path, default=Path("out/discrete"))
     args.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = args.parse_args()
     warnings.simplefilter("ignore")
-    lines = ["| model | seed | probabilities | largest difference | mean difference | of mean labels | CPU s | NUTS |",
-             "|---|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+    args.kept.mkdir(parents=True, exist_ok=True)
     for name in args.only or MODELS:
-        for name_, seed, shape, most, mean, labels, ours, nuts in compared(name, args.seeds, args.draws):
-            lines.append(f"| {name_} | {seed} | {' x '.join(map(str, shape))} | {most:.4f} | {mean:.4f} | {labels:.4f} | "
-                         f"{ours:.1f} | {nuts:.1f} |")  # fmt: skip
-            print(lines[-1], file=sys.stderr, flush=True)
+        found = [line(*row) for row in compared(name, args.seeds, args.draws)]
+        (args.kept / f"{name}.md").write_text("\n".join(found))
+        print("\n".join(found), file=sys.stderr, flush=True)
     head = (
         f"`python benchmarks/discrete_sites.py --seeds {args.seeds} --draws {args.draws}`: shares of values among our draws,"
     )
-    lines = [f"{head} beside closed forms averaged over NUTS's draws.", "", *lines]
-    if not args.only:
-        (args.out / "discrete_sites.md").write_text("\n".join(lines) + "\n")
+    lines = [
+        f"{head} beside closed forms averaged over NUTS's draws.", "",
+        "| model | seed | probabilities | largest difference | mean difference | of mean labels | CPU s | NUTS |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *((args.kept / f"{name}.md").read_text() for name in MODELS if (args.kept / f"{name}.md").exists()),
+    ]  # fmt: skip
+    (args.out / "discrete_sites.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
+
+
+def line(name, seed, shape, most, mean, labels, ours, nuts):
+    sizes = " x ".join(map(str, shape))
+    return f"| {name} | {seed} | {sizes} | {most:.4f} | {mean:.4f} | {labels:.4f} | {ours:.1f} | {nuts:.1f} |"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ def optimisers():
     import optax
 
     clipped = optax.chain(optax.clip_by_global_norm(10.0), optax.adam(optax.cosine_decay_schedule(0.01, 5000)))
-    return {"numpyro Adam": numpyro.optim.Adam(0.01), "optax adam": optax.adam(0.01), "optax clip, cosine": clipped, "optax adamw": optax.adamw(0.01)}  # fmt: skip
+    return {
+        "numpyro Adam": numpyro.optim.Adam(0.01), "optax adam": optax.adam(0.01), "optax clip, cosine": clipped,
+        "optax adamw": optax.adamw(0.01),
+    }  # fmt: skip
 
 
 def one(kind, problem, optimiser, steps, bar):
