@@ -1,12 +1,14 @@
 """Models as their authors wrote them, for NumPyro, PyMC and Stan: fits by default and refined, beside NUTS.
 
-    python benchmarks/authored.py [--seeds 3] [--only NAME ...] [--out benchmarks/results]
+    python benchmarks/authored.py [--seeds 3] [--jobs 1] [--only NAME ...] [--kept out/authored] [--out benchmarks/results]
+    python benchmarks/authored.py --nuts NAME, --one NAME SEED    a part of it, kept beside the others
+    python benchmarks/authored.py --table FOLDER ...              the table, of what several runs have kept
 
-Each run is a process of its own. The reference is the library's own NUTS, four chains of 1,000 + 1,000 at its defaults,
-whose CPU seconds are shown; where its R-hat is above 1.01 or its effective size below 1,000, a longer run replaces its
-figures (kept in out/authored). Ours is `fit`, `sample` and the verdict, compiling included; where the verdict is not good,
-`refine()` follows. A fit is right where every mean is within 0.1 posterior sd, every sd within 25% and the median sd within
-10%.
+Each run is a process of its own, and what it finds is kept: NUTS's as NAME.json, ours as NAME|SEED.json. The reference is
+the library's own NUTS, four chains of 1,000 + 1,000 at its defaults, whose CPU seconds are shown; where its R-hat is above
+1.01 or its effective size below 2,000, a longer run replaces its figures. Ours is `fit`, `sample` and the verdict, compiling
+included; for Stan's programs neither includes the C++ compiler. `refine()` follows. A fit is right where every mean is
+within 0.1 posterior sd, every sd within 25% and the median sd within 10%.
 """
 
 import argparse
@@ -15,12 +17,12 @@ import resource
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
-KEPT = Path("out/authored")
 DOORS = ("numpyro", "pymc", "stan")
 
 
@@ -36,8 +38,12 @@ def models():
 
 
 def cpu():
-    """CPU seconds of this process and of those that it began."""
-    return sum(x.ru_utime + x.ru_stime for x in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    """CPU seconds of this process and of those that it began, running ones (PyStan's) as well."""
+    import psutil
+
+    spent = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    running = (child.cpu_times() for child in psutil.Process().children(recursive=True))
+    return sum(x.ru_utime + x.ru_stime for x in spent) + sum(sum(x[:4]) for x in running)
 
 
 # ---- NUTS ---------------------------------------------------------------------------------------------------
@@ -78,7 +84,19 @@ def stan_nuts(built, warm_up, draws, target):
         num_chains=4, num_samples=draws, num_warmup=warm_up, delta=target
     )
     by_chain = lambda x: np.moveaxis(x.reshape(*x.shape[:-1], draws, 4), (-1, -2), (0, 1))
-    return {k: by_chain(found[k]) for k in found.param_names}
+    alone = lambda k, x: x[..., 0] if found.dims[found.param_names.index(k)] == [] else x  # a number is a row of one there
+    return {k: alone(k, by_chain(found[k])) for k in found.param_names}
+
+
+def compiled(door, built):
+    """Let the C++ of a Stan program be compiled, for both, so that it is found in caches."""
+    if door == "stan":
+        import stan
+
+        import yoasovi as yo
+
+        stan.build(built[0], data=built[1], random_seed=1)
+        yo.from_stan(*built)
 
 
 NUTS_OF = {"numpyro": numpyro_nuts, "pymc": pymc_nuts, "stan": stan_nuts}
@@ -90,6 +108,7 @@ def reference(name):
 
     door, build = models()[name]
     built = build()
+    compiled(door, built)
     begin = cpu()
     found = {k: np.asarray(v) for k, v in NUTS_OF[door](built, 1000, 1000, 0.8).items()}
     seconds = cpu() - begin
@@ -97,7 +116,7 @@ def reference(name):
     worst = lambda: max(float(np.nanmax(c["r_hat"])) for c in checks().values())
     least = lambda: min(float(np.nanmin(c["n_eff"])) for c in checks().values())
     first = worst(), least()
-    if first[0] > 1.01 or first[1] < 1000:
+    if first[0] > 1.01 or first[1] < 2000:
         found = {k: np.asarray(v) for k, v in NUTS_OF[door](build(), 2000, 6000, 0.95).items()}
     return {
         "mean": {k: v.mean((0, 1)).tolist() for k, v in found.items()},
@@ -109,11 +128,10 @@ def reference(name):
 # ---- ours ---------------------------------------------------------------------------------------------------
 
 
-def ours(name, seed):
-    """Fit and grade; refine where the verdict is not good."""
+def ours(name, seed, known):
+    """Fit and grade, then refine."""
     import yoasovi as yo
 
-    known = json.loads((KEPT / f"{name}.json").read_text())
     door, build = models()[name]
     built = build()
     begin = cpu()
@@ -131,14 +149,14 @@ def ours(name, seed):
         **compared(draws, known, only),
     }  # fmt: skip
     row["refined"] = None
-    if verdict.grade != "good":
-        begin = cpu()
-        try:
-            better = fit.refine()
-            row["refined"] = compared(better.sample(4000), known, only) | {"grade": str(better.diagnose().grade)}
-        except (ValueError, NotImplementedError) as refused:
-            row["refused"] = str(refused)
+    begin = cpu()
+    try:
+        better = fit.refine()
+        found, row["chains"] = better.sample(better.refined.size), str(better.refined)
         row["more"] = cpu() - begin
+        row["refined"] = compared(found, known, only) | {"grade": str(better.diagnose().grade)}
+    except (ValueError, NotImplementedError) as refused:
+        row["refused"] = str(refused)
     return row
 
 
@@ -162,78 +180,115 @@ def compared(draws, known, only):
 # ---- the table ----------------------------------------------------------------------------------------------
 
 
-def table(rows):
+def kept(folders):
+    """References by model, and our rows, from what runs have kept; later folders come before earlier ones."""
+    files = {f.stem: f for folder in folders for f in sorted(Path(folder).glob("*.json"))}
+    read = {k: json.loads(f.read_text()) for k, f in files.items()}
+    order = list(models())
+    rows = sorted((v for k, v in read.items() if "|" in k), key=lambda r: (order.index(r["name"]), r["seed"]))
+    return {k: v for k, v in read.items() if "|" not in k}, rows
+
+
+def table(known, rows):
     lines = [
         "| model | for | d | right | refined | worst mean, sd | refined | sds | good/usable/poor/failed | gradients | "
-        "CPU s | NUTS |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "CPU s | refine | NUTS |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     final = lambda r: r["refined"] or r
-    for name in dict.fromkeys(r["name"] for r in rows):
+    names = list(dict.fromkeys(r["name"] for r in rows))
+    middle = lambda name, key: float(np.median([r.get(key, np.nan) for r in rows if r["name"] == name]))
+    for name in names:
         some = [r for r in rows if r["name"] == name]
-        known = json.loads((KEPT / f"{name}.json").read_text())
-        middle = lambda key, some=some: float(np.median([r[key] for r in some]))
         counts = "/".join(str(sum(r["grade"] == g for r in some) or "·") for g in ("good", "usable", "poor", "failed"))
+        more = "refused" if all(r["refined"] is None for r in some) else f"+{middle(name, 'more'):.1f}"
         lines.append(
             f"| {name} | {some[0]['door']} | {some[0]['dim']} | {sum(r['right'] for r in some)}/{len(some)} | "
             f"{sum(final(r)['right'] for r in some)}/{len(some)} | {max(r['error'] for r in some):.2f} | "
             f"{max(final(r)['error'] for r in some):.2f} | {min(r['sds'][0] for r in some):.2f}-"
-            f"{max(r['sds'][2] for r in some):.2f} | {counts} | {middle('gradients'):,.0f} | {middle('seconds'):.1f} | "
-            f"{known['seconds']:.1f} |"
+            f"{max(r['sds'][2] for r in some):.2f} | {counts} | {middle(name, 'gradients'):,.0f} | "
+            f"{middle(name, 'seconds'):.1f} | {more} | {known[name]['seconds']:.1f} |"
         )
-    right, after = np.mean([r["right"] for r in rows]), np.mean([final(r)["right"] for r in rows])
-    false = [r for r in rows if r["grade"] in ("good", "usable") and r["error"] > 0.5]
-    names = list(dict.fromkeys(r["name"] for r in rows))
-    mid = lambda n: np.median([r["seconds"] for r in rows if r["name"] == n])
-    cheaper = sum(mid(n) < json.loads((KEPT / f"{n}.json").read_text())["seconds"] for n in names)
-    text = f"{len(rows)} fits of {len(names)} models: {right:.0%} right by default, {after:.0%} after `refine()` where the "
-    text += f"verdict was not good; {len(false)} graded good or usable with a mean over 0.5 sd off; fewer CPU seconds than "
-    return [*lines, "", f"{text}NUTS in {cheaper} of {len(names)} models."]
+    share = lambda key: f"{np.mean([key(r)['right'] for r in rows]):.0%}"
+    asked = lambda r: r if r["grade"] == "good" else final(r)
+    false = sum(r["grade"] in ("good", "usable") and r["error"] > 0.5 for r in rows)
+    worse = sum(r["right"] and not final(r)["right"] for r in rows)
+    cheaper = sum(middle(n, "seconds") < known[n]["seconds"] for n in names)
+    return [
+        *lines, "",
+        f"{len(rows)} fits of {len(names)} models: {share(lambda r: r)} right by default, {share(final)} after `refine()` "
+        f"({share(asked)} where only those whose verdict is not good are refined); {worse} right before `refine()` and not "
+        f"after; {false} graded good or usable with a mean over 0.5 sd off; fewer CPU seconds than NUTS in {cheaper} of "
+        f"{len(names)} models.",
+    ]  # fmt: skip
 
 
-def call(*args):
-    """Run a part of this in a process of its own; the last line that it prints is the answer."""
-    done = subprocess.run([sys.executable, __file__, *map(str, args)], capture_output=True, text=True, check=False)
+def call(folder, *args):
+    """Run a part of this in a process of its own."""
+    command = [sys.executable, __file__, "--kept", str(folder), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def part(args):
+    """One reference or one fit, kept as a file."""
+    warnings.simplefilter("ignore")
+    import numpyro
+
+    numpyro.enable_x64(bool(args.nuts))  # ours chooses by itself
+    if args.nuts:
+        path, found = args.kept / f"{args.nuts}.json", reference(args.nuts)
+    else:
+        name, seed = args.one[0], int(args.one[1])
+        path, found = (
+            args.kept / f"{name}|{seed}.json",
+            ours(name, seed, json.loads((args.kept / f"{name}.json").read_text())),
+        )
+    path.write_text(json.dumps(found))
+
+
+def all_of(name, args):
+    """Everything about one model; what went wrong, if anything did."""
+    try:
+        if not (args.kept / f"{name}.json").exists():
+            call(args.kept, "--nuts", name)
+        for seed in range(args.seeds):
+            call(args.kept, "--one", name, seed)
+            row = json.loads((args.kept / f"{name}|{seed}.json").read_text())
+            after = row["refined"] and f"refined {row['refined']['error']:.2f} {row['refined']['right']}"
+            print(f"{name:<24}{seed} {row['grade']:<7}{row['error']:6.2f} ({row['where']}) {row['right']!s:<6}"
+                  f"{row['sds'][0]:.2f}-{row['sds'][2]:.2f} {row['seconds']:6.1f} s  {after or row['refused']}",
+                  flush=True)  # fmt: skip
+    except RuntimeError as problem:
+        print(failed := f"Crashed: {name}: {problem}", flush=True)
+        return failed
+    return None
 
 
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--seeds", type=int, default=3)
+    args.add_argument("--jobs", type=int, default=1, help="models side by side")
     args.add_argument("--only", nargs="*")
+    args.add_argument("--kept", type=Path, default=Path("out/authored"))
     args.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    args.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=argparse.SUPPRESS)
-    args.add_argument("--nuts", metavar="NAME", help=argparse.SUPPRESS)
+    args.add_argument("--one", nargs=2, metavar=("NAME", "SEED"))
+    args.add_argument("--nuts", metavar="NAME")
+    args.add_argument("--table", nargs="+", type=Path, metavar="FOLDER")
     args = args.parse_args()
+    args.kept.mkdir(parents=True, exist_ok=True)
     if args.nuts or args.one:
-        warnings.simplefilter("ignore")
-        import numpyro
-
-        numpyro.enable_x64(bool(args.nuts))  # ours chooses by itself
-        print(json.dumps(reference(args.nuts) if args.nuts else ours(args.one[0], int(args.one[1]))))
-        return
-    rows, failed = [], []
-    KEPT.mkdir(parents=True, exist_ok=True)
-    for name in args.only or models():
-        try:
-            if not (KEPT / f"{name}.json").exists():
-                (KEPT / f"{name}.json").write_text(json.dumps(call("--nuts", name)))
-            for seed in range(args.seeds):
-                rows.append(row := call("--one", name, seed))
-                after = row["refined"] and f"refined {row['refined']['error']:.2f} {row['refined']['right']}"
-                print(f"{name:<24}{seed} {row['grade']:<7}{row['error']:6.2f} ({row['where']}) {row['right']!s:<6}"
-                      f"{row['sds'][0]:.2f}-{row['sds'][2]:.2f} {row['seconds']:6.1f} s  {after or row.get('refused', '')}",
-                      flush=True)  # fmt: skip
-        except RuntimeError as problem:
-            failed.append(f"{name}: {problem}")
-            print(failed[-1], flush=True)
+        return part(args)
+    failed = []
+    if not args.table:
+        with ThreadPoolExecutor(args.jobs) as pool:
+            failed = [x for x in pool.map(lambda name: all_of(name, args), args.only or models()) if x]
+    lines = [*table(*kept(args.table or [args.kept])), "", *failed]
     if not args.only:
-        head = f"`python benchmarks/authored.py --seeds {args.seeds}`. CPU seconds are from the model to the answer."
-        lines = [head, "", *table(rows), "", *(f"Crashed: {x}" for x in failed)]
-        (args.out / "authored.md").write_text("\n".join(lines).rstrip() + "\n")
-    print("\n".join(table(rows)))
+        head = "`python benchmarks/authored.py`; CPU seconds are from the model to the answer, and `refine()`'s come on top."
+        (args.out / "authored.md").write_text("\n".join([head, "", *lines]).rstrip() + "\n")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

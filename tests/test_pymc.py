@@ -404,6 +404,17 @@ def test_discrete_variables_are_summed_out_and_drawn_again():
     assert model.labels.dims["zero"] == ("row",) and draws["zero"].dtype.kind == "i"
 
 
+def test_several_discrete_variables_are_drawn_jointly():
+    pytest.importorskip("pymc_extras")
+    with pm.Model() as pm_model:
+        level = pm.Normal("level", 0, 1)
+        a, b = pm.Bernoulli("a", 0.5), pm.Categorical("b", [0.5, 0.25, 0.25])
+        pm.Normal("y", level + a + b, 0.1, observed=2.0)
+    draws = recovered(yo.from_pymc(pm_model), {"level": np.zeros(500)}, seed=0)
+    assert np.all(draws["a"] + draws["b"] == 2)  # given level, y tells their sum and nothing else
+    np.testing.assert_allclose(draws["a"].mean(), 0.5, atol=0.1)
+
+
 def test_without_pymc_extras_discrete_variables_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymc_extras", None)
     with pytest.raises(ValueError, match=r"'zero' of the PyMC model: discrete.*pip install pymc-extras"):

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
@@ -27,6 +28,7 @@ from yoasovi.sklearn import (
     BayesianLogisticRegression,
     BayesianPoissonRegression,
 )
+from yoasovi.sklearn.mixture import sticks
 from yoasovi.stopping import StopReason
 
 ESTIMATORS = [
@@ -205,6 +207,32 @@ def test_components_share_a_covariance_or_are_round_in_the_datas_own_units(kind)
     assert again.lower_bound_ == pytest.approx(found.lower_bound_, abs=0.5)
 
 
+def test_a_dirichlet_process_breaks_sticks():
+    law, rng = sticks(4, 2.0), np.random.default_rng(0)
+    w = rng.dirichlet(np.ones(4), 5)
+    left = 1.0 - np.cumsum(w, 1)[:, :2]  # a Beta(1, a) share of what is left, three times, and its volume
+    np.testing.assert_allclose(law.log_prob(w), np.log(2.0**3 * w[:, 3] / left.prod(1)), rtol=1e-3)  # in 32 bits
+    X = np.concatenate([rng.normal(size=20), rng.normal(20.0, size=60)])[:, None]
+    found = BayesianGaussianMixture(
+        n_components=3, weight_concentration_prior_type="dirichlet_process", weight_concentration=0.01, random_state=0,
+        covariance_type="spherical",
+    ).fit(X)  # fmt: skip
+    assert isinstance(found.result_.model.prior["weights"], type(law))
+    np.testing.assert_allclose(np.sort(found.weights_), [0.0, 0.25, 0.75], atol=0.03)  # what is not needed is empty
+
+
+def test_sparse_matrices_are_written_out(line):
+    X, y = line
+    for kind, target in ((BayesianLogisticRegression, y > np.median(y)), (BayesianPoissonRegression, np.abs(y).round())):
+        dense, sparse = (kind(random_state=0).fit(x, target).predict(x) for x in (X, csr_matrix(X)))
+        np.testing.assert_array_equal(sparse, dense)
+
+
+def test_a_constant_is_predicted_exactly(line):
+    X, _ = line
+    np.testing.assert_allclose(BayesianLinearRegression(random_state=0).fit(X, np.full(len(X), 0.37)).predict(X), 0.37)
+
+
 def test_reg_covar_is_added_to_variances_in_the_datas_own_units():
     X = 1e-3 * np.random.default_rng(0).normal(size=(60, 1))
     plain, wide = (BayesianGaussianMixture(random_state=0, reg_covar=x).fit(X) for x in (0.0, 1e-4))
@@ -217,7 +245,7 @@ def test_reg_covar_is_added_to_variances_in_the_datas_own_units():
     [
         ({"n_components": 0}, "`n_components` of `BayesianGaussianMixture` must be a positive integer; got 0"),
         ({"covariance_type": "round"}, "`covariance_type` .* must be one of 'full', 'tied', .*; got 'round'"),
-        ({"weight_concentration_prior_type": "dirichlet_process"}, "must be 'dirichlet_distribution'; got 'dirichlet_pro"),
+        ({"weight_concentration_prior_type": "none"}, "must be one of 'dirichlet_distribution', 'dirichlet_process'; got"),
         ({"reg_covar": -1.0}, "`reg_covar` of .* must be a non-negative finite number; got -1.0"),
         ({"n_components": 9}, "n_samples >= n_components"),
         ({"max_iter": 0}, "`max_iter` .* must be a positive integer; got 0"),

@@ -62,11 +62,17 @@ def test_chains_mend_what_no_gaussian_can_match(fitted, refined):
 
 def test_it_ends_when_what_was_asked_for_is_reached(fitted, refined):
     chains = refined.refined
-    assert chains.stopped == "met" and chains.worst_rhat < 1.03 and chains.least_ess >= 400
+    assert chains.stopped == "met" and chains.worst_rhat < 1.03 and chains.least_ess >= chains.wanted.ess
     assert refined.num_gradients == fitted.num_gradients + chains.num_gradients
     assert chains.num_gradients > chains.stats["n_steps"].sum()  # warm-up counts
     assert fitted.refined is None and "refine" in refined.seconds.stages and "refine" not in fitted.seconds.stages
     assert refined.elbo == fitted.elbo
+
+
+@pytest.mark.parametrize("dim", [1, 100])
+def test_by_default_all_means_are_within_a_tenth_of_an_sd(dim):
+    errors = np.random.default_rng(0).normal(size=(2000, dim)) / np.sqrt(refine.enough_draws(dim))
+    assert 0.93 < (np.abs(errors).max(1) < 0.1).mean() < 0.97
 
 
 def test_rhat_and_ess_are_those_of_arviz(refined):
@@ -142,7 +148,7 @@ def test_the_verdict_on_a_refined_fit_is_about_the_chains(fitted, refined):
     assert verdict.evidence["rhat"].value == refined.refined.worst_rhat
     assert verdict.evidence["ess"].value == refined.refined.least_ess
     stuck = replace(refined.refined, rhat=np.array([1.0, 1.3]), stats=refined.refined.stats)
-    with pytest.warns(UserWarning, match=r"fit\.refine\(max_gradients=400_000\)"):
+    with pytest.warns(UserWarning, match=r"fit\.refine\(max_gradients=1_600_000\)"):
         assert replace(refined, refined=stuck, _verdicts={}).diagnose().grade == "poor"
 
 

@@ -15,21 +15,31 @@ from yoasovi.pymc.beginning import named
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """Draws of the variables that are summed out; several are each drawn from their own marginal law."""
+    """Draws of the variables that are summed out: each given the free variables and those drawn before it."""
 
     model: Any
+    names: tuple[str, ...]
 
     def with_draws(self, seed: int, draws: Params) -> dict[str, np.ndarray]:
-        """Draw them by pymc-extras, on the host, one for each draw of the other free variables."""
+        """Draw them by pymc-extras, on the host, one of each for each draw of the other free variables."""
+        given = {x.name: np.asarray(draws[x.name]) for x in self.model.free_RVs}
+        for i, name in enumerate(self.names):
+            given[name] = self._drawn(name, self.names[:i], given, (seed + i) % 2**32)
+        return {name: given[name] for name in self.names}
+
+    def _drawn(self, name: str, before: tuple[str, ...], given: dict[str, np.ndarray], seed: int) -> np.ndarray:
         import arviz
         from pymc_extras import recover_marginals
+        from pymc_extras.model.marginal.marginal_model import unmarginalize
 
-        free = {x.name: np.asarray(draws[x.name])[None] for x in self.model.free_RVs}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            idata = arviz.from_dict(posterior=free)
-            found = recover_marginals(idata, model=self.model, extend_inferencedata=False, random_seed=seed % 2**32)
-        return {k: v.values[0] for k, v in found.data_vars.items() if not k.startswith("lp_")}
+            found = recover_marginals(
+                arviz.from_dict(posterior={k: v[None] for k, v in given.items()}),
+                model=unmarginalize(self.model, before) if before else self.model,
+                var_names=[name], extend_inferencedata=False, random_seed=seed,
+            )  # fmt: skip
+        return found[name].values[0]
 
 
 def marginal(model: Any) -> tuple[Any, Marginals | None]:
@@ -50,4 +60,4 @@ def marginal(model: Any) -> tuple[Any, Marginals | None]:
             made = marginalize(model, discrete)
     except (NotImplementedError, ValueError) as error:
         raise ValueError(f"{begin}, and pymc-extras cannot sum over all values ({first_line(error)}); {way}.") from error
-    return made, Marginals(made)
+    return made, Marginals(made, tuple(discrete))

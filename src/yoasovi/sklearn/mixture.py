@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import transforms
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, DensityMixin
@@ -35,7 +37,8 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
     weight_concentration, mean_scale
         Of the Dirichlet prior of the weights, and of the normal priors of means after standardising X.
     weight_concentration_prior_type
-        "dirichlet_distribution"; there is no other.
+        "dirichlet_distribution", or "dirichlet_process": sticks broken off one after another, largest first, each a
+        Beta(1, `weight_concentration`) of what is left.
     reg_covar
         What is added to the variances of every component, in X's units; the prior keeps them off 0 without it.
     n_init
@@ -75,8 +78,7 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         k, starts = whole("n_components", owner, self.n_components), whole("n_init", owner, self.n_init)
         one_of("covariance_type", owner, self.covariance_type, *_KINDS)
         prior, added = self.weight_concentration_prior_type, float(self.reg_covar)
-        only = "dirichlet_distribution"
-        check(prior == only, "weight_concentration_prior_type", owner, repr(only), prior)
+        one_of("weight_concentration_prior_type", owner, prior, "dirichlet_distribution", "dirichlet_process")
         check(np.isfinite(added) and added >= 0, "reg_covar", owner, "a non-negative finite number", self.reg_covar)
         if len(X) < k:
             raise ValueError(f"Expected n_samples >= n_components but got n_components = {k}, n_samples = {len(X)}.")
@@ -89,6 +91,8 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
             rows, k, _KINDS[self.covariance_type], "marginal", "learned" if k > 1 else "equal", noise_covariance=1.0 / k,
             prior_scale=float(self.mean_scale), concentration=float(self.weight_concentration),
         )  # fmt: skip
+        if prior == "dirichlet_process" and k > 1:
+            model = replace(model, prior={**model.prior, "weights": sticks(k, float(self.weight_concentration))})
         floor = np.sqrt(added) / unit.scale[: 1 if self.covariance_type == "spherical" else None]
         likelihood = FlooredSds(model.log_likelihood, tuple(floor.tolist())) if added else model.log_likelihood
         again = self.warm_start and hasattr(self, "means_") and self.means_.shape == (k, X.shape[1])
@@ -190,10 +194,24 @@ class Clusters:
         labels = KMeans(self.num_components, n_init=1, random_state=seed).fit(self.X).labels_
         groups = [self.X[labels == k] for k in range(self.num_components)]
         groups = [g if len(g) else self.X for g in groups]  # fewer distinct rows than components
+        groups.sort(key=len, reverse=True)  # as sticks are broken
         sizes = np.array([len(g) for g in groups], float)
         weights = {"weights": jnp.asarray(sizes / sizes.sum())} if len(groups) > 1 else {}  # one component has no such site
         sds = _sds(np.stack([np.maximum(g.std(0), 0.05) ** 2 for g in groups]), sizes / sizes.sum(), self.covariance_type)
         return {"mu": jnp.asarray([g.mean(0) for g in groups]), "sd": jnp.asarray(sds), **weights}
+
+
+def sticks(k: int, concentration: float) -> dist.Distribution:
+    """Give the law of k weights, each but the last a Beta(1, concentration) share of what those before it left."""
+    offset = np.log(np.arange(k - 1, 0, -1.0))  # NumPyro's transform takes it away, for equal weights at 0
+    return dist.TransformedDistribution(
+        dist.Beta(1.0, concentration).expand([k - 1]).to_event(1),
+        [
+            transforms.SigmoidTransform().inv,
+            transforms.AffineTransform(offset, 1.0),
+            transforms.StickBreakingTransform(),
+        ],
+    )
 
 
 @dataclass(frozen=True)

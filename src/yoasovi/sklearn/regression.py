@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from scipy.sparse import issparse
 from scipy.special import expit, logit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import d2_tweedie_score
@@ -23,6 +24,7 @@ from yoasovi.models.regression import predictor, quasi_poisson, softmax_regressi
 from yoasovi.sklearn.common import DRAWS, GivenStart, Unit, fit_estimator, prepared, report, weighted, weights_of
 
 _BLOCK = 1000  # rows predicted at a time
+_NOTHING = 1e-9  # the unit of a y that does not vary, as a share of it
 
 
 class BayesianLinearRegression(RegressorMixin, BaseEstimator):
@@ -65,6 +67,8 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         weight = weights_of(self, sample_weight, X)
         rows = prepared(weight, X, y)
         x_unit, y_unit = (Unit.of(x.reshape(len(x), -1), self.fit_intercept, rows.weight) for x in rows.arrays)
+        if np.ptp(y) == 0.0 and self.fit_intercept:  # the intercept is all there is: nothing is left to spread
+            y_unit = replace(y_unit, scale=np.full(1, _NOTHING * max(abs(y[0]), 1.0)))
         table = x_unit.standardised(rows.arrays[0]), (rows.arrays[1] - y_unit.centre) / y_unit.scale
         model = LinearRegression(
             *table, float(self.prior_scale), intercept=bool(self.fit_intercept), noise_prior="half_cauchy",
@@ -103,8 +107,10 @@ class BayesianPoissonRegression(RegressorMixin, BaseEstimator):
     fit_intercept, tol, max_iter, random_state
         As in `BayesianLinearRegression`.
 
+    Sparse matrices are written out. For rates y = count / exposure give `sample_weight=exposure`, as in scikit-learn.
+
     Attributes: `coef_` (p,), `intercept_`, `covariance_`, `draws_`, `result_`, `lower_bound_`, `lower_bounds_`, `n_iter_`,
-    `converged_`. For rates y = count / exposure give `sample_weight=exposure`, as in scikit-learn.
+    `converged_`.
     """
 
     def __init__(self, *, prior_scale=2.5, fit_intercept=True, tol=0.02, max_iter=None, random_state=None, verbose=False):
@@ -117,12 +123,13 @@ class BayesianPoissonRegression(RegressorMixin, BaseEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = True
+        tags.target_tags.positive_only = tags.input_tags.sparse = True
         return tags
 
     def fit(self, X, y, sample_weight=None):
         """Find the posterior; X is (N, p), y (N,) and not negative. A row of weight w counts as w rows."""
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, accept_sparse=True, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        X = _dense(X)
         owner, weight = type(self).__name__, weights_of(self, sample_weight, X)
         check(y.min() >= 0, "y", owner, "non-negative", float(y.min()))
         check(weight @ y > 0, "y", owner, "above 0 in some row of positive weight", "none")
@@ -141,7 +148,7 @@ class BayesianPoissonRegression(RegressorMixin, BaseEstimator):
     def predict(self, X):
         """Give the posterior mean of the rate at X."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = _dense(validate_data(self, X, accept_sparse=True, dtype=np.float64, reset=False))
         return np.concatenate([np.exp(x).mean(1) for x in _lines(self, X)])
 
     def score(self, X, y, sample_weight=None):
@@ -161,6 +168,8 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
     fit_intercept, tol, max_iter, random_state
         As in `BayesianLinearRegression`.
 
+    Sparse matrices are written out.
+
     Attributes: `classes_`; `coef_` (1, p) and `intercept_` (1,), or (K, p) and (K,) for K > 2 classes, which then sum to 0
     over classes; `covariance_` of (intercept, coefficients), one per row of `coef_`; `draws_`, `result_`, `lower_bound_`,
     `lower_bounds_`, `n_iter_`, `converged_`.
@@ -178,9 +187,15 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def fit(self, X, y, sample_weight=None):
         """Find the posterior; X is (N, p), y (N,) labels. A row of weight w counts as w rows."""
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, accept_sparse=True, dtype=np.float64, ensure_min_samples=2)
+        X = _dense(X)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         weight = weights_of(self, sample_weight, X)
@@ -212,7 +227,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         The sd is that of the second class, (N,), where there are two; else (N, K).
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = _dense(validate_data(self, X, accept_sparse=True, dtype=np.float64, reset=False))
         two = len(self.classes_) == 2
         each = [expit(eta) if two else softmax(eta, axis=-1) for eta in _lines(self, X)]
         mean = np.concatenate([p.mean(1) for p in each])
@@ -232,6 +247,11 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         """Give the likeliest class."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
+
+
+def _dense(X: Any) -> np.ndarray:
+    """Write sparse matrices out: columns that are centred have no zeros left."""
+    return X.toarray() if issparse(X) else X
 
 
 @dataclass(frozen=True)
