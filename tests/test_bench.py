@@ -1,6 +1,8 @@
 """This library beside others: the same density for all, rows that say what happened, and a page that hides no win."""
 
 import json
+import signal
+import subprocess
 
 import jax
 import jax.numpy as jnp
@@ -120,10 +122,12 @@ def test_blackjax_keeps_its_root_as_it_is_read_here():
 
 
 def test_a_row_is_made_in_a_fresh_process_and_a_failure_is_a_row():
-    row = run.measure(run.Task("bench", "proportions", "yoasovi, full-rank", (0,), (("quick", True),)), 0)
+    row = run.measure(
+        run.Task("bench", "proportions", "yoasovi, full-rank", (0,), (("quick", True),)), 0, run._cores(1), 300
+    )
     assert row["cold_s"] > row["warm_s"] > 0 and row["verdict"] and row["elbo_se"] < 0.1
     assert set(row["mean"]) == {"mean", "size"} and row["gradients"] > 0
-    broken = run.measure(run.Task("bench", "proportions", "nobody", (0,), (("quick", True),)), 0)
+    broken = run.measure(run.Task("bench", "proportions", "nobody", (0,), (("quick", True),)), 0, run._cores(1), 300)
     assert "nobody" in broken["error"]
 
 
@@ -214,7 +218,7 @@ def test_what_cannot_be_run_is_listed_with_the_reason(without_blackjax):
 def test_a_run_keeps_its_rows_and_writes_json_page_and_figure(tmp_path, monkeypatch, without_blackjax, capsys):
     calls = []
 
-    def measure(task, seed):
+    def measure(task, seed, cores, limit):
         calls.append(task.method)
         row = next((x for x in ROWS if x["method"] == task.method), REFERENCE["schools"])
         return {k: v for k, v in row.items() if k not in ("problem", "method", "seed")}
@@ -224,7 +228,7 @@ def test_a_run_keeps_its_rows_and_writes_json_page_and_figure(tmp_path, monkeypa
     words = [x for name in [*names, "BlackJAX pathfinder"] for x in ("--peer", name)]
     command = ["bench", "--posterior", "schools", *words, "--out", str(out), "-q"]
     app(command, standalone_mode=False)
-    assert calls == [worker.REFERENCE, *names]
+    assert sorted(calls) == sorted([worker.REFERENCE, *names])
     found, text = json.loads((out / "bench.json").read_text()), (tmp_path / "performance.md").read_text()
     assert [x["method"] for x in found["rows"]] == names and found["command"].startswith("yoasovi bench --posterior schools")
     assert (out / "bench.svg").exists() and "](performance/bench.svg)" in text
@@ -238,11 +242,48 @@ def test_a_run_keeps_its_rows_and_writes_json_page_and_figure(tmp_path, monkeypa
     assert (tmp_path / "performance.md").read_text() == text
 
 
+def test_rows_side_by_side_have_a_core_and_a_thread_each_and_alone_all(monkeypatch):
+    seen = []
+
+    def ran(command, env, **_):
+        seen.append(
+            (json.loads(command[-1])["core"], env.get("OMP_NUM_THREADS"), "multi_thread" in env.get("XLA_FLAGS", ""))
+        )
+        return subprocess.CompletedProcess(command, 0, '{"elbo": 1.0}', "")
+
+    monkeypatch.setattr(run.subprocess, "run", ran)
+    monkeypatch.setattr(run.os, "sched_getaffinity", lambda _: {4, 7}, raising=False)
+    for name in ("OMP_NUM_THREADS", "XLA_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    task = run.Task("bench", "schools", "NUTS", (0,), (("quick", True),))
+    for jobs, free in ((2, 2), (1, 1)):
+        cores = run._cores(jobs)
+        for _ in range(2):
+            assert run.measure(task, 0, cores, 9) == {"elbo": 1.0}
+        assert cores.qsize() == free
+    assert seen == [(4, "1", True), (7, "1", True), (None, None, False), (None, None, False)]
+
+
+def test_a_row_that_is_stopped_with_the_run_is_no_row_and_one_that_is_late_says_so(monkeypatch):
+    task, alone = run.Task("bench", "schools", "NUTS", (0,), (("quick", True),)), run._cores(1)
+    monkeypatch.setattr(run.subprocess, "run", lambda c, **_: subprocess.CompletedProcess(c, -signal.SIGTERM, "", ""))
+    with pytest.raises(KeyboardInterrupt):
+        run.measure(task, 0, alone, 9)
+
+    def late(command, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(run.subprocess, "run", late)
+    assert run.measure(task, 0, alone, 90) == {"error": "not done within 90 seconds"}
+
+
 def test_mistakes_are_answered_in_one_line_before_anything_is_run(tmp_path):
     for words, said in (
         (["--peer", "nuts"], "`peer` of `bench` must be one of .*Did you mean 'NUTS'"),
         (["--posterior", "school"], "Did you mean 'schools'"),
-        (["--workers", "0"], "`workers` of `bench` must be a positive integer; got 0"),
+        (["--jobs", "0"], "`jobs` of `bench` must be a positive integer; got 0"),
+        (["--jobs", "100000"], "`jobs` of `bench` must be 1, or up to the number of cores"),
+        (["--page"], "`out` of `bench` must be a folder with a bench.json"),
     ):
         with pytest.raises(ValueError, match=said):
             app(["bench", *words, "--out", str(tmp_path / "x")], standalone_mode=False)

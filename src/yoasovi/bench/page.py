@@ -37,7 +37,10 @@ it has no q and no ELBO)."""
 
 def write(out: Path) -> list[Table]:
     """Write page and figure from the folder's bench.json; give the tables that a terminal shows."""
-    found = json.loads((out / "bench.json").read_text())
+    try:
+        found = json.loads((out / "bench.json").read_text())
+    except FileNotFoundError:
+        raise ValueError(f"`out` of `bench` must be a folder with a bench.json; got {out}.") from None
     rows = found["rows"]
     raced = races(rows)
     figure = _figure(rows, out)
@@ -69,7 +72,9 @@ def _names(rows: list[Row]) -> list[str]:
 def _opening(found: dict[str, Any], folder: str) -> str:
     machine = found["machine"]
     libraries = ", ".join(f"{k} {v}" for k, v in found["versions"].items())
-    side = "one row at a time" if found["workers"] == 1 else f"{found['workers']} rows at a time"
+    side = "one row at a time"
+    if found["jobs"] > 1:
+        side = f"{found['jobs']} rows at a time, each on one core of its own with one thread"
     return (
         f"This library beside what people would use instead, by\n\n```sh\n{found['command']}\n```\n\non {machine['cores']} "
         f"cores ({machine['processor']}, {machine['system']}), {side}, {libraries}. All figures are in "
@@ -176,6 +181,7 @@ def _not_run(found: dict[str, Any]) -> list[str]:
     peers = [x for x in PEERS if x not in {row["method"] for row in rows}]
     whole = [f"Posteriors that have no row here: {', '.join(left)}."] if left else []
     whole += [f"Methods that have no row here: {'; '.join(peers)}."] if peers else []
+    whole += [f"Cut off: {found['asked'] - len(rows)} of {found['asked']} rows."] if len(rows) < found["asked"] else []
     return [*found["left_out"], *whole, *_failed(rows)]
 
 

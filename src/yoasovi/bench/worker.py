@@ -8,6 +8,7 @@ either. The row goes to stdout as JSON.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -25,8 +26,10 @@ REFERENCE = "reference"
 _LONG, _QUICK = (1_500, 5_000), (1_000, 1_500)  # warm-up and draws of the reference's four chains
 
 
-def measured(posterior: str, peer: str, seed: int, quick: bool) -> Row:
-    """Give the row of a peer, or the reference."""
+def measured(posterior: str, peer: str, seed: int, quick: bool, core: int | None = None) -> Row:
+    """Give the row of a peer, or the reference; with a core, on that one alone."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     case = Case(posterior)
     if peer == REFERENCE:
         return reference(case, quick)
