@@ -165,15 +165,15 @@ ROWS = [
 
 def test_errors_are_in_sds_of_the_reference_and_quality_follows_from_them():
     wide = {"schools": {"mean": {"x": [0.0, 0.0]}, "sd": {"x": [1.0, 2.0]}}}
-    row = judged.judged([made("a", "x", 0.0, 1, 1, mean=0.2, sd=2.0)], wide)[0]
+    row = judged.judged([made("a", "x", 0.0, 1, 1, mean=0.2, sd=2.0)], wide, POSTERIORS)[0]
     assert row["mean_error"] == 0.2 and (row["sd_low"], row["sd_high"], row["at_nuts"]) == (0.5, 2.0, False)
-    assert [x["at_nuts"] for x in judged.judged(ROWS, REFERENCE)] == [True, True, True, True, None]
-    off = judged.judged([made("a", "x", 0.0, 1, 1, mean=None)], REFERENCE)[0]
+    assert [x["at_nuts"] for x in judged.judged(ROWS, REFERENCE, POSTERIORS)] == [True, True, True, True, None]
+    off = judged.judged([made("a", "x", 0.0, 1, 1, mean=None)], REFERENCE, POSTERIORS)[0]
     assert off["mean_error"] is None and off["at_nuts"] is False
 
 
 def test_time_to_a_nat_is_that_of_the_first_mark_near_the_best_of_the_family_else_of_the_end():
-    rows = judged.judged(ROWS, REFERENCE)
+    rows = judged.judged(ROWS, REFERENCE, POSTERIORS)
     assert [(x["cold_to_nat"], x["warm_to_nat"]) for x in rows[:4]] == [(3.0, 0.2), (8.1, 0.3), (9.0, 0.1), (None, None)]
     race = judged.races(rows)[0]
     assert race.bar == -10.0 and race.setting == "SVI AutoMultivariateNormal, Adam 0.01"
@@ -181,17 +181,17 @@ def test_time_to_a_nat_is_that_of_the_first_mark_near_the_best_of_the_family_els
 
 
 def test_wins_of_others_are_said():
-    rows = judged.judged([*ROWS, made("PyMC fullrank ADVI", "full_rank", -7.0, 9.0, 3.0)], REFERENCE)
+    rows = judged.judged([*ROWS, made("PyMC fullrank ADVI", "full_rank", -7.0, 9.0, 3.0)], REFERENCE, POSTERIORS)
     said = "\n".join(judged.wins(rows, judged.races(rows)))
     assert "PyMC fullrank ADVI ends 3.0 nats higher than the default" in said
     assert "NUTS takes 2.0 s from a cold start, the default 3.0 s" in said
-    failed = judged.judged([{"problem": "schools", "method": "yoasovi", "error": "late"}, *ROWS[1:]], REFERENCE)
+    failed = judged.judged([{"problem": "schools", "method": "yoasovi", "error": "late"}, *ROWS[1:]], REFERENCE, POSTERIORS)
     assert judged.wins(failed, judged.races(failed)) == ["schools: the default gave no answer: late."]
-    slower = judged.judged(ROWS, REFERENCE)
+    slower = judged.judged(ROWS, REFERENCE, POSTERIORS)
     said = "\n".join(judged.wins(slower, judged.races(slower)))
     first = "schools: SVI AutoMultivariateNormal, Adam 0.01 is within a nat of the best normal q after 0.1 s (warm)"
     assert f"{first}, the default takes 0.2 s." in said and "(cold)" not in said
-    alike = judged.judged([*ROWS, made("yoasovi, full-rank", "full_rank", -30.0, 3.0, 0.2)], REFERENCE)
+    alike = judged.judged([*ROWS, made("yoasovi, full-rank", "full_rank", -30.0, 3.0, 0.2)], REFERENCE, POSTERIORS)
     said = "\n".join(judged.wins(alike, judged.races(alike)))
     assert "is within a nat after 9 s (cold), `yoasovi, full-rank` never gets there." in said
 
@@ -206,7 +206,7 @@ def without_blackjax(monkeypatch):
 
 
 def test_what_cannot_be_run_is_listed_with_the_reason(without_blackjax):
-    plan = run.planned(("schools", "process", "areas"), tuple(PEERS), 0, True)
+    plan = run.planned({x: POSTERIORS[x] for x in ("schools", "process", "areas")}, tuple(PEERS), 0, True)
     there = {(task.problem, task.method) for task in plan.tasks}
     assert not [x for x in there if x[1].startswith("BlackJAX")] and ("schools", "PyMC ADVI") in there
     assert ("process", "PyMC ADVI") not in there and ("areas", "SVI AutoMultivariateNormal, Adam 0.01") not in there
@@ -218,7 +218,7 @@ def test_what_cannot_be_run_is_listed_with_the_reason(without_blackjax):
 def test_a_run_keeps_its_rows_and_writes_json_page_and_figure(tmp_path, monkeypatch, without_blackjax, capsys):
     calls = []
 
-    def measure(task, seed, cores, limit):
+    def measure(task, seed, cores, limit, folder):
         calls.append(task.method)
         row = next((x for x in ROWS if x["method"] == task.method), REFERENCE["schools"])
         return {k: v for k, v in row.items() if k not in ("problem", "method", "seed")}

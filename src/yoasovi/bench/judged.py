@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from yoasovi.bench.posteriors import POSTERIORS
+from yoasovi.bench.posteriors import Posterior
 from yoasovi.experiments.files import Row
 
 NAT = 1.0
@@ -16,13 +16,12 @@ OURS, GOLD, SVI = "yoasovi", "NUTS", "SVI "
 LIKE = {"mean_field": "yoasovi, mean-field", "full_rank": "yoasovi, full-rank"}
 
 
-def judged(rows: list[Row], references: dict[str, Row]) -> list[Row]:
+def judged(rows: list[Row], references: dict[str, Row], known: dict[str, Posterior]) -> list[Row]:
     """Give the rows with their errors and their times to within a nat of the best ELBO that their family reached."""
     out = []
     for row in rows:
-        known = references.get(row["problem"], {})
         kept = {k: v for k, v in row.items() if k not in ("study", "settings", "yoasovi", "jax", "mean", "sd")}
-        out.append({**kept, "dim": POSTERIORS[row["problem"]].dim, **_errors(row, known)})
+        out.append({**kept, "dim": known[row["problem"]].dim, **_errors(row, references.get(row["problem"], {}))})
     best: dict[tuple[str, str], float] = {}
     for row in out:
         if (top := top_elbo(row)) is not None:
@@ -62,7 +61,8 @@ def reached(row: Row, bar: float) -> tuple[float | None, float | None]:
 def _errors(row: Row, known: Row) -> Row:
     if "mean" not in row or "mean" not in known:
         return {"mean_error": None, "sd_low": None, "sd_high": None, "at_nuts": None}
-    flat = lambda part: np.concatenate([np.asarray(part[k], float) for k in sorted(known["mean"])])
+    names = sorted(set(known["mean"]) & set(row["mean"]))
+    flat = lambda part: np.concatenate([np.asarray(part[k], float) for k in names])
     with np.errstate(all="ignore"):
         error = np.abs(flat(row["mean"]) - flat(known["mean"])) / flat(known["sd"])
         ratio = flat(row["sd"]) / flat(known["sd"])

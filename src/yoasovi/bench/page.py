@@ -54,7 +54,7 @@ def write(out: Path) -> list[Table]:
         *(["## Time to within a nat, beside SVI", beside.markdown()] if raced else []),
         *([f"![Mean error against cold seconds, by posterior]({out.name}/bench.svg)"] if figure else []),
         "## Not run", _listed(_not_run(found)) or "Everything was run.",
-        "## Every posterior", *(_of_posterior(name, rows, found["references"]) for name in _names(rows)),
+        "## Every posterior", *(_of_posterior(name, found) for name in _names(rows)),
     ]  # fmt: skip
     write_file(out.with_name(out.name + ".md"), "\n\n".join(part.strip() for part in parts if part.strip()) + "\n")
     notes = (*_in_short(rows, raced), *in_front, *found["left_out"], *_failed(rows))
@@ -146,9 +146,9 @@ def _beside_svi(raced: list[Race]) -> Table:
     return Table("Time to within a nat, beside the fastest SVI setting", head, cells, (), ("ELBO to reach",))
 
 
-def _of_posterior(name: str, rows: list[Row], references: dict[str, Row]) -> str:
+def _of_posterior(name: str, found: dict[str, Any]) -> str:
     cells = []
-    for row in [x for x in rows if x["problem"] == name]:
+    for row in [x for x in found["rows"] if x["problem"] == name]:
         if "error" in row:
             cells.append((row["method"], f"failed: {row['error']}", *("–",) * 9))
             continue
@@ -166,12 +166,12 @@ def _of_posterior(name: str, rows: list[Row], references: dict[str, Row]) -> str
         "method", "family", "cold s", "warm s", "values", "gradients", "ELBO", "mean error", "sd ratios", "verdict",
         "to a nat",
     )  # fmt: skip
-    known, posterior = references.get(name, {}), POSTERIORS[name]
+    known, posterior = found["references"].get(name, {}), found["posteriors"][name]
     if known.get("rhat") is not None:
         made = f"Reference: R-hat {known['rhat']:.3f} at most, effective size {known['ess']:,.0f} at least."
     else:
         made = f"No reference: {known.get('error')}."
-    about = f"{posterior.about[0].upper()}{posterior.about[1:]}; d = {posterior.dim:,}. {made}"
+    about = f"{posterior['about'][0].upper()}{posterior['about'][1:]}; d = {posterior['dim']:,}. {made}"
     return f"### {name}\n\n{about}\n\n{Table(name, head, cells).markdown()}"
 
 
@@ -201,6 +201,7 @@ def _figure(rows: list[Row], out: Path) -> bool:
     kind = lambda x: x if x in (OURS, GOLD) else next((v for k, v in starts.items() if x.startswith(k)), "other")
     shown = [OURS, GOLD, *starts.values(), "other"]
     for place, axis in zip(names, axes.flat, strict=False):
+        dim = next(row["dim"] for row in rows if row["problem"] == place)
         for i, who in enumerate(shown):
             here = [x for x in rows if x["problem"] == place and x.get("mean_error") and kind(x["method"]) == who]
             axis.scatter(
@@ -208,7 +209,7 @@ def _figure(rows: list[Row], out: Path) -> bool:
                 color=drawing.COLOURS[i], marker=drawing.MARKERS[i], zorder=3 if who == OURS else 2,
             )  # fmt: skip
         axis.axhline(MEAN, color="0.7", lw=0.8, zorder=0)
-        axis.set(xscale="log", yscale="log", title=f"{place} (d = {POSTERIORS[place].dim:,})")
+        axis.set(xscale="log", yscale="log", title=f"{place} (d = {dim:,})")
     for axis in list(axes.flat)[len(names) :]:
         axis.set_visible(False)
     figure.supxlabel("seconds from a cold start", fontsize=8)

@@ -7,10 +7,13 @@ function of `models`, and where there is one of `pymc_models`, with the name tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from yoasovi.bench import database
 
 Data = tuple[np.ndarray, ...]
 
@@ -160,22 +163,37 @@ POSTERIORS: dict[str, Posterior] = {
 
 
 class Case:
-    """A posterior in a process: its data at once, its NumPyro model and flat log density when they are first asked for."""
+    """A posterior in a process: its data at once, its NumPyro model and arguments when they are first asked for."""
 
-    def __init__(self, name: str):
-        self.posterior = POSTERIORS[name]
-        self.args = self.posterior.data()
+    def __init__(self, name: str, folder: Path | None = None):
+        self.name, self.folder = name, None if name in POSTERIORS else folder
+        self.posterior = POSTERIORS.get(name)
+        self._data: Any = database.data(self.folder, name) if self.folder else POSTERIORS[name].data()
+
+    @cached_property
+    def _form(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        if self.posterior is None:
+            from yoasovi.bench.real_models import FORMS
+
+            return FORMS[self.name](self._data)
+        from yoasovi.bench import models
+
+        return getattr(models, self.posterior.model), self._data
 
     @property
     def model(self) -> Callable[..., None]:
         """The NumPyro model function."""
-        from yoasovi.bench import models
+        return self._form[0]
 
-        return getattr(models, self.posterior.model)
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """What the model function is called with."""
+        return self._form[1]
 
     @property
     def pymc(self) -> Any:
         """The posterior as a PyMC model."""
         from yoasovi.bench import pymc_models
 
-        return getattr(pymc_models, self.posterior.model)(*self.args)
+        assert self.posterior is not None  # none of the database has a PyMC form
+        return getattr(pymc_models, self.posterior.model)(*self._data)

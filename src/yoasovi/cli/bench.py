@@ -18,6 +18,7 @@ def bench(
     peer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this method; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Of every run.")] = 0,
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder for results; DIR.md stands beside it.")] = "performance",
+    posteriordb: Annotated[str | None, typer.Option(metavar="FOLDER", help="A clone of it: its posteriors too.")] = None,
     jobs: Annotated[int, typer.Option(help="Rows at a time, each with one core and one thread; 1: all cores.")] = 1,
     limit: Annotated[int, typer.Option(help="Seconds that a row may take.")] = 1800,
     page: Annotated[bool, typer.Option("--page", help="Make the page again from DIR/bench.json, and run nothing.")] = False,
@@ -41,7 +42,10 @@ def bench(
 
         say = (lambda _: None) if quiet else lambda line: print(line, file=sys.stderr, flush=True)
         only = tuple(posterior or ()), tuple(peer or ())
-        tables = run(out, quick=quick, posteriors=only[0], peers=only[1], seed=seed, jobs=jobs, limit=limit, say=say)
+        tables = run(
+            out, quick=quick, posteriors=only[0], peers=only[1], seed=seed, posteriordb=posteriordb, jobs=jobs, limit=limit,
+            say=say,
+        )  # fmt: skip
     terminal = console()
     for table in tables:
         terminal.print(shown(table.narrow()))
