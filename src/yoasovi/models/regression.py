@@ -254,8 +254,8 @@ class Line:
         return ({self.intercept: dist.Normal(centre, scale)} if self.intercept else {}) | coefficients
 
     def model(
-        self, name: str, prior: dict, likelihood: Callable, law: Callable, data: dict[str, np.ndarray],
-        begin: dict[str, float] | None = None,
+        self, name: str, prior: dict[str, Any], likelihood: Callable[..., Any], law: Callable[..., Any],
+        data: dict[str, np.ndarray], begin: dict[str, float] | None = None,
     ) -> Model:  # fmt: skip
         """Put the model together."""
         X, names = self.table.X, self.table.names
