@@ -189,7 +189,8 @@ def test_the_printed_formula_refuses_improvements():
 
 def all_rows():
     """Rows as the studies make them, of made-up figures, for all that is drawn and written from them."""
-    cost = {"iterations": 7, "values": 70, "gradients": 3, "compile_s": 2.0, "run_s": 0.5, "cpu_s": 0.25, "stop": "x"}
+    cost = {"iterations": 7, "values": 70, "gradients": 3, "compile_s": 2.0, "run_s": 0.5, "cpu_s": 0.25}
+    cost["stop"] = "converged"
     head = lambda problem, method, seed: {"problem": problem, "method": method, "seed": seed}
     one = [
         {**head("mixture-2-2", m, s), **cost, "reported_elbo": -1234.0, "elbo": -4321.0 - s, "distance": 77.0,
@@ -216,7 +217,7 @@ def test_the_page_and_the_figures_are_made_from_the_rows(tmp_path):
     text = page.page(out, "yoasovi reproduce all --out paper")
     pieces = ("−1,234", "−4,321.5 ± 0.7", "1.25", "−1,616.22 (0.125)", "on Tetra, 11.0 nats below", "evidence 11")
     said = ("its test RMSE is 1.25 against 3.25 with 3 layers", "| test RMSE of ADVI, 3 layers | 1.395 | 1.25 |")
-    for piece in (*pieces, *said, "leave 0.50 of the weights at their priors", "2 seed(s)", "Not run here: 4 layers"):
+    for piece in (*pieces, *said, "0.50 of its weights are back at their priors", "2 seed(s)", "Not run here: 4 layers"):
         assert piece in text, piece
     app(["reproduce", "all", "--page", "--out", str(out)], standalone_mode=False)
     assert out.with_name("paper.md").read_text() == text.replace("reproduce all --out paper", "reproduce")
