@@ -180,6 +180,13 @@ def test_time_to_a_nat_is_that_of_the_first_mark_near_the_best_of_the_family_els
     assert race.ratio(True) == pytest.approx(2.0) and race.ratio(False) == pytest.approx(1 / 3)
 
 
+def test_a_mended_form_sets_no_bar_for_others_and_structure_counts_as_covariance():
+    better = [made("yoasovi", "full_rank, mended", -3.0, 3.0, 0.2), *ROWS[1:3], made("a", "arrow", -10.3, 2.0, 0.3)]
+    rows = judged.judged(better, REFERENCE, POSTERIORS)
+    assert [x["best_elbo"] for x in rows] == [-10.3, -12.0, -10.3, -10.3] and rows[0]["warm_to_nat"] == 0.2
+    assert judged.races(rows)[0].bar == -10.3
+
+
 def test_wins_of_others_are_said():
     rows = judged.judged([*ROWS, made("PyMC fullrank ADVI", "full_rank", -7.0, 9.0, 3.0)], REFERENCE, POSTERIORS)
     said = "\n".join(judged.wins(rows, judged.races(rows)))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from yoasovi.bench.peers import MENDED
 from yoasovi.bench.posteriors import Posterior
 from yoasovi.experiments.files import Row
 
@@ -24,19 +25,20 @@ def judged(rows: list[Row], references: dict[str, Row], known: dict[str, Posteri
         out.append({**kept, "dim": known[row["problem"]].dim, **_errors(row, references.get(row["problem"], {}))})
     best: dict[tuple[str, str], float] = {}
     for row in out:
-        if (top := top_elbo(row)) is not None:
+        if (top := top_elbo(row)) is not None and not row["family"].endswith(MENDED):
             key = row["problem"], group(row["family"])
             best[key] = max(top, best.get(key, top))
     for row in out:
-        bar = best.get((row["problem"], group(row.get("family", ""))))
+        bar = best.get((row["problem"], group(row.get("family", ""))), top_elbo(row))
         row["best_elbo"] = bar
         row["cold_to_nat"], row["warm_to_nat"] = (None, None) if bar is None else reached(row, bar)
     return out
 
 
 def group(family: str) -> str:
-    """Give what a family is compared with: a covariance of low rank is a covariance."""
-    return "full_rank" if family == "low_rank" else family
+    """Give what a family is compared with: a covariance with structure is a covariance."""
+    plain = family.removesuffix(MENDED)
+    return "full_rank" if plain in ("low_rank", "arrow") else plain
 
 
 def top_elbo(row: Row) -> float | None:
@@ -46,9 +48,9 @@ def top_elbo(row: Row) -> float | None:
 
 
 def best_of(rows: list[Row], families: tuple[str, ...]) -> float | None:
-    """Give the highest ELBO that rows of these families reached."""
-    tops = [top for row in rows if group(row.get("family", "")) in families and (top := top_elbo(row)) is not None]
-    return max(tops, default=None)
+    """Give the highest ELBO that rows of these families reached; mended forms have others, and set no bar."""
+    plain = [row for row in rows if not row.get("family", "").endswith(MENDED) and group(row.get("family", "")) in families]
+    return max([top for row in plain if (top := top_elbo(row)) is not None], default=None)
 
 
 def reached(row: Row, bar: float) -> tuple[float | None, float | None]:
