@@ -3,12 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check bench docs clean
+.PHONY: help demo test check matrix coverage bench docs clean
 
 help:
 	@echo "make demo    the default, ADVI and the paper's method on a line in raw units: a table, what to conclude, a report"
 	@echo "make test    the tests"
 	@echo "make check   ruff, mypy and the tests: what CI runs"
+	@echo "make matrix  the tests on every Python from 3.11 to 3.13 that is installed, each with the oldest and the newest jax"
+	@echo "make coverage  the tests, and which lines of src they run (long)"
 	@echo "make bench   the benchmarks (long)"
 	@echo "make docs    the documents as a site, in site/ (some minutes: the gallery is run)"
 	@echo "make clean   remove .venv and caches"
@@ -26,6 +28,23 @@ check: .venv/.ready
 	@$(BIN)/mypy
 	@$(MAKE) --no-print-directory test
 
+# The one place where the matrix stands; the oldest jax is the one that pyproject.toml allows.
+PYTHONS ?= python3.11 python3.12 python3.13
+JAXES ?= jax==$(shell sed -n 's/^ *"jax>=\([0-9.]*\)",/\1/p' pyproject.toml) jax
+TESTS ?=
+matrix:
+	@set -e; for python in $(PYTHONS); do \
+	  if ! $$python -c "" 2>/dev/null; then echo "== $$python is not installed: left out"; continue; fi; \
+	  for jax in $(JAXES); do \
+	    echo "== $$python, $$jax"; rm -rf .matrix; $$python -m venv .matrix; \
+	    .matrix/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[test]" "$$jax"; \
+	    .matrix/bin/python -m pytest -n 2 --dist worksteal $(TESTS); \
+	  done; \
+	done
+
+coverage: .venv/.ready
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+
 bench: .venv/.ready-bench
 	@set -e; for file in $(filter-out %/posteriordb.py %/svi_compat.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(BIN)/python $$file; done
 	@echo "Left out: $(BIN)/python benchmarks/posteriordb.py FOLDER, which asks for a clone of github.com/stan-dev/posteriordb,"
@@ -36,7 +55,7 @@ docs: .venv/.ready-docs
 	@echo "site/index.html"
 
 clean:
-	rm -rf site .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf site .venv .matrix .mypy_cache .pytest_cache .ruff_cache
 
 # Stamps: installed again when pyproject.toml changes.
 .venv/.ready: pyproject.toml

@@ -3,16 +3,13 @@
     git clone https://github.com/stan-dev/posteriordb
     python benchmarks/posteriordb.py posteriordb [--seeds 10] [--only NAME ...] [--out benchmarks/results]
 
-`real_models.py` has the NumPyro forms: every posterior of the database that has reference draws, and four that have none,
-for which a long run of NumPyro's NUTS stands in (made once, kept in out/truth). Nothing is downloaded.
+`yoasovi.bench.real_models` has the NumPyro forms: every posterior of the database that has reference draws, and four that
+have none, for which a long run of NumPyro's NUTS stands in (made once, kept in out/truth). Nothing is downloaded.
 """
 
 import argparse
-import json
-import re
 import time
 import warnings
-import zipfile
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
@@ -20,14 +17,15 @@ from pathlib import Path
 import numpy as np
 import numpyro
 import ordinary
-from real_models import FORMS
 
 import yoasovi as yo
+from yoasovi.bench import database
+from yoasovi.bench.real_models import FORMS
 
 GRADES = ("good", "usable", "poor", "failed")
 EXPLAINED = """\
 Posteriors of posteriordb (Magnusson, Bürkner, Vehtari 2023), read from the user's clone of github.com/stan-dev/posteriordb,
-in raw units, as NumPyro models: `benchmarks/real_models.py`, which has every one with reference draws and four without.
+in raw units, as NumPyro models: `yoasovi.bench.real_models`, which has every one with reference draws and four without.
 †: no draws in that clone, judged by 20,000 of NumPyro's NUTS{rhat}. Default method, `family="auto"`, seeds 0 to {last}.
 
 *gap*: best ELBO over the seeds minus that of the worst seed, on fresh draws; *near*: seeds within 0.3 nat of the best. The
@@ -41,44 +39,18 @@ good / usable / poor / failed; its own evaluations are not counted here.
 """
 
 
-def read(path):
-    """The JSON in a zip file of the database."""
-    with zipfile.ZipFile(path) as file:
-        return json.loads(file.read(file.namelist()[0]))
-
-
-def by_site(draws):
-    """Chains of `{"beta[1]": [...], "sigma": [...]}` as one array of draws for each name, in the order of its indices."""
-    columns = {}
-    for label in sorted(draws[0], key=lambda text: [int(i) for i in re.findall(r"\d+(?=[],])", text)]):
-        columns.setdefault(label.split("[")[0], []).append(np.concatenate([chain[label] for chain in draws]))
-    return {name: np.stack(c, 1) if len(c) > 1 else c[0] for name, c in columns.items()}
-
-
-def reference(folder, about, model, args):
+def reference(folder, name, model, args):
     """Means and sds by site; besides `rhat` where they do not come from the database."""
-    name = about.get("reference_posterior_name")
-    path = folder / "reference_posteriors/draws/draws" / f"{name}.json.zip"
-    if not path.exists():
-        return ordinary.nuts(model, args, Path("out/truth/posteriordb") / f"{about['name']}.json")
-    draws = by_site(read(path))
-    return {"mean": {k: v.mean(0) for k, v in draws.items()}, "sd": {k: v.std(0) for k, v in draws.items()}}
-
-
-def database(parser, folder):
-    """The folder of a clone that has the posteriors."""
-    found = folder if (folder / "posteriors").is_dir() else folder / "posterior_database"
-    if not (found / "posteriors").is_dir():
-        parser.error(f"FOLDER must be a clone of github.com/stan-dev/posteriordb; {folder} has no posterior_database.")
-    return found
+    draws = database.draws(folder, name)
+    if draws is None:
+        return ordinary.nuts(model, args, Path("out/truth/posteriordb") / f"{name}.json")
+    return {"mean": {k: v.mean((0, 1)) for k, v in draws.items()}, "sd": {k: v.std((0, 1)) for k, v in draws.items()}}
 
 
 def posterior(folder, name):
     """A posterior as a model, and its reference."""
-    about = json.loads((folder / "posteriors" / f"{name}.json").read_text())
-    data = {k: np.asarray(v) for k, v in read(folder / "data/data" / f"{about['data_name']}.json.zip").items()}
-    model, args = FORMS[name](data)
-    return yo.from_numpyro(model, *args), reference(folder, about, model, args)
+    model, args = FORMS[name](database.data(folder, name))
+    return yo.from_numpyro(model, *args), reference(folder, name, model, args)
 
 
 def quality(draws, known):
@@ -175,7 +147,10 @@ def main():
     parser.add_argument("--only", nargs="+", choices=list(FORMS), default=list(FORMS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
-    folder = database(parser, args.folder)
+    try:
+        folder = database.folder_of(args.folder)
+    except ValueError as error:
+        parser.error(str(error))
     only = "" if args.only == list(FORMS) else f" --only {' '.join(args.only)}"
     command = f"python benchmarks/posteriordb.py FOLDER --seeds {args.seeds}{only}"
     args.out.mkdir(parents=True, exist_ok=True)

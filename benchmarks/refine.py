@@ -196,11 +196,13 @@ def main():
         (given.out / "refine_advised.md").write_text(text)
         return print(text)
     if given.posterior:
-        from posteriordb import database, posterior
+        from posteriordb import posterior
+
+        from yoasovi.bench import database
 
         if given.posteriordb is None:
             ask.error("--posterior needs --posteriordb FOLDER.")
-        model = posterior(database(ask, given.posteriordb), given.posterior)
+        model = posterior(database.folder_of(given.posteriordb), given.posterior)
         rows = advised(model, given.posterior, given.seeds, given.ess, given.draws)
         if given.raw:
             given.raw.write_text(json.dumps(rows))

@@ -1,6 +1,8 @@
 """This library beside others: the same density for all, rows that say what happened, and a page that hides no win."""
 
 import json
+import signal
+import subprocess
 
 import jax
 import jax.numpy as jnp
@@ -120,10 +122,12 @@ def test_blackjax_keeps_its_root_as_it_is_read_here():
 
 
 def test_a_row_is_made_in_a_fresh_process_and_a_failure_is_a_row():
-    row = run.measure(run.Task("bench", "proportions", "yoasovi, full-rank", (0,), (("quick", True),)), 0)
+    row = run.measure(
+        run.Task("bench", "proportions", "yoasovi, full-rank", (0,), (("quick", True),)), 0, run._cores(1), 300
+    )
     assert row["cold_s"] > row["warm_s"] > 0 and row["verdict"] and row["elbo_se"] < 0.1
     assert set(row["mean"]) == {"mean", "size"} and row["gradients"] > 0
-    broken = run.measure(run.Task("bench", "proportions", "nobody", (0,), (("quick", True),)), 0)
+    broken = run.measure(run.Task("bench", "proportions", "nobody", (0,), (("quick", True),)), 0, run._cores(1), 300)
     assert "nobody" in broken["error"]
 
 
@@ -161,33 +165,40 @@ ROWS = [
 
 def test_errors_are_in_sds_of_the_reference_and_quality_follows_from_them():
     wide = {"schools": {"mean": {"x": [0.0, 0.0]}, "sd": {"x": [1.0, 2.0]}}}
-    row = judged.judged([made("a", "x", 0.0, 1, 1, mean=0.2, sd=2.0)], wide)[0]
+    row = judged.judged([made("a", "x", 0.0, 1, 1, mean=0.2, sd=2.0)], wide, POSTERIORS)[0]
     assert row["mean_error"] == 0.2 and (row["sd_low"], row["sd_high"], row["at_nuts"]) == (0.5, 2.0, False)
-    assert [x["at_nuts"] for x in judged.judged(ROWS, REFERENCE)] == [True, True, True, True, None]
-    off = judged.judged([made("a", "x", 0.0, 1, 1, mean=None)], REFERENCE)[0]
+    assert [x["at_nuts"] for x in judged.judged(ROWS, REFERENCE, POSTERIORS)] == [True, True, True, True, None]
+    off = judged.judged([made("a", "x", 0.0, 1, 1, mean=None)], REFERENCE, POSTERIORS)[0]
     assert off["mean_error"] is None and off["at_nuts"] is False
 
 
 def test_time_to_a_nat_is_that_of_the_first_mark_near_the_best_of_the_family_else_of_the_end():
-    rows = judged.judged(ROWS, REFERENCE)
+    rows = judged.judged(ROWS, REFERENCE, POSTERIORS)
     assert [(x["cold_to_nat"], x["warm_to_nat"]) for x in rows[:4]] == [(3.0, 0.2), (8.1, 0.3), (9.0, 0.1), (None, None)]
     race = judged.races(rows)[0]
     assert race.bar == -10.0 and race.setting == "SVI AutoMultivariateNormal, Adam 0.01"
     assert race.ratio(True) == pytest.approx(2.0) and race.ratio(False) == pytest.approx(1 / 3)
 
 
+def test_a_mended_form_sets_no_bar_for_others_and_structure_counts_as_covariance():
+    better = [made("yoasovi", "full_rank, mended", -3.0, 3.0, 0.2), *ROWS[1:3], made("a", "arrow", -10.3, 2.0, 0.3)]
+    rows = judged.judged(better, REFERENCE, POSTERIORS)
+    assert [x["best_elbo"] for x in rows] == [-10.3, -12.0, -10.3, -10.3] and rows[0]["warm_to_nat"] == 0.2
+    assert judged.races(rows)[0].bar == -10.3
+
+
 def test_wins_of_others_are_said():
-    rows = judged.judged([*ROWS, made("PyMC fullrank ADVI", "full_rank", -7.0, 9.0, 3.0)], REFERENCE)
+    rows = judged.judged([*ROWS, made("PyMC fullrank ADVI", "full_rank", -7.0, 9.0, 3.0)], REFERENCE, POSTERIORS)
     said = "\n".join(judged.wins(rows, judged.races(rows)))
     assert "PyMC fullrank ADVI ends 3.0 nats higher than the default" in said
     assert "NUTS takes 2.0 s from a cold start, the default 3.0 s" in said
-    failed = judged.judged([{"problem": "schools", "method": "yoasovi", "error": "late"}, *ROWS[1:]], REFERENCE)
+    failed = judged.judged([{"problem": "schools", "method": "yoasovi", "error": "late"}, *ROWS[1:]], REFERENCE, POSTERIORS)
     assert judged.wins(failed, judged.races(failed)) == ["schools: the default gave no answer: late."]
-    slower = judged.judged(ROWS, REFERENCE)
+    slower = judged.judged(ROWS, REFERENCE, POSTERIORS)
     said = "\n".join(judged.wins(slower, judged.races(slower)))
     first = "schools: SVI AutoMultivariateNormal, Adam 0.01 is within a nat of the best normal q after 0.1 s (warm)"
     assert f"{first}, the default takes 0.2 s." in said and "(cold)" not in said
-    alike = judged.judged([*ROWS, made("yoasovi, full-rank", "full_rank", -30.0, 3.0, 0.2)], REFERENCE)
+    alike = judged.judged([*ROWS, made("yoasovi, full-rank", "full_rank", -30.0, 3.0, 0.2)], REFERENCE, POSTERIORS)
     said = "\n".join(judged.wins(alike, judged.races(alike)))
     assert "is within a nat after 9 s (cold), `yoasovi, full-rank` never gets there." in said
 
@@ -202,7 +213,7 @@ def without_blackjax(monkeypatch):
 
 
 def test_what_cannot_be_run_is_listed_with_the_reason(without_blackjax):
-    plan = run.planned(("schools", "process", "areas"), tuple(PEERS), 0, True)
+    plan = run.planned({x: POSTERIORS[x] for x in ("schools", "process", "areas")}, tuple(PEERS), 0, True)
     there = {(task.problem, task.method) for task in plan.tasks}
     assert not [x for x in there if x[1].startswith("BlackJAX")] and ("schools", "PyMC ADVI") in there
     assert ("process", "PyMC ADVI") not in there and ("areas", "SVI AutoMultivariateNormal, Adam 0.01") not in there
@@ -214,7 +225,7 @@ def test_what_cannot_be_run_is_listed_with_the_reason(without_blackjax):
 def test_a_run_keeps_its_rows_and_writes_json_page_and_figure(tmp_path, monkeypatch, without_blackjax, capsys):
     calls = []
 
-    def measure(task, seed):
+    def measure(task, seed, cores, limit, folder):
         calls.append(task.method)
         row = next((x for x in ROWS if x["method"] == task.method), REFERENCE["schools"])
         return {k: v for k, v in row.items() if k not in ("problem", "method", "seed")}
@@ -224,7 +235,7 @@ def test_a_run_keeps_its_rows_and_writes_json_page_and_figure(tmp_path, monkeypa
     words = [x for name in [*names, "BlackJAX pathfinder"] for x in ("--peer", name)]
     command = ["bench", "--posterior", "schools", *words, "--out", str(out), "-q"]
     app(command, standalone_mode=False)
-    assert calls == [worker.REFERENCE, *names]
+    assert sorted(calls) == sorted([worker.REFERENCE, *names])
     found, text = json.loads((out / "bench.json").read_text()), (tmp_path / "performance.md").read_text()
     assert [x["method"] for x in found["rows"]] == names and found["command"].startswith("yoasovi bench --posterior schools")
     assert (out / "bench.svg").exists() and "](performance/bench.svg)" in text
@@ -238,11 +249,48 @@ def test_a_run_keeps_its_rows_and_writes_json_page_and_figure(tmp_path, monkeypa
     assert (tmp_path / "performance.md").read_text() == text
 
 
+def test_rows_side_by_side_have_a_core_and_a_thread_each_and_alone_all(monkeypatch):
+    seen = []
+
+    def ran(command, env, **_):
+        seen.append(
+            (json.loads(command[-1])["core"], env.get("OMP_NUM_THREADS"), "multi_thread" in env.get("XLA_FLAGS", ""))
+        )
+        return subprocess.CompletedProcess(command, 0, '{"elbo": 1.0}', "")
+
+    monkeypatch.setattr(run.subprocess, "run", ran)
+    monkeypatch.setattr(run.os, "sched_getaffinity", lambda _: {4, 7}, raising=False)
+    for name in ("OMP_NUM_THREADS", "XLA_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    task = run.Task("bench", "schools", "NUTS", (0,), (("quick", True),))
+    for jobs, free in ((2, 2), (1, 1)):
+        cores = run._cores(jobs)
+        for _ in range(2):
+            assert run.measure(task, 0, cores, 9) == {"elbo": 1.0}
+        assert cores.qsize() == free
+    assert seen == [(4, "1", True), (7, "1", True), (None, None, False), (None, None, False)]
+
+
+def test_a_row_that_is_stopped_with_the_run_is_no_row_and_one_that_is_late_says_so(monkeypatch):
+    task, alone = run.Task("bench", "schools", "NUTS", (0,), (("quick", True),)), run._cores(1)
+    monkeypatch.setattr(run.subprocess, "run", lambda c, **_: subprocess.CompletedProcess(c, -signal.SIGTERM, "", ""))
+    with pytest.raises(KeyboardInterrupt):
+        run.measure(task, 0, alone, 9)
+
+    def late(command, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(run.subprocess, "run", late)
+    assert run.measure(task, 0, alone, 90) == {"error": "not done within 90 seconds"}
+
+
 def test_mistakes_are_answered_in_one_line_before_anything_is_run(tmp_path):
     for words, said in (
         (["--peer", "nuts"], "`peer` of `bench` must be one of .*Did you mean 'NUTS'"),
         (["--posterior", "school"], "Did you mean 'schools'"),
-        (["--workers", "0"], "`workers` of `bench` must be a positive integer; got 0"),
+        (["--jobs", "0"], "`jobs` of `bench` must be a positive integer; got 0"),
+        (["--jobs", "100000"], "`jobs` of `bench` must be 1, or up to the number of cores"),
+        (["--page"], "`out` of `bench` must be a folder with a bench.json"),
     ):
         with pytest.raises(ValueError, match=said):
             app(["bench", *words, "--out", str(tmp_path / "x")], standalone_mode=False)

@@ -10,9 +10,11 @@ import pytest
 from numpyro.handlers import seed, substitute
 from numpyro.infer import init_to_uniform
 from numpyro.infer.util import log_density
-from real_models import FORMS
 from scipy import stats
 from scipy.integrate import solve_ivp
+
+from yoasovi.bench import database, run, worker
+from yoasovi.bench.real_models import FORMS
 
 N = 7
 
@@ -333,7 +335,7 @@ def test_a_form_has_the_density_of_its_stan_program(name, x64):
 
 def test_draws_of_the_database_are_put_in_the_order_of_their_indices():
     draws = [{f"beta[{j}]": [j, j] for j in (10, 2, 1, 3, 4, 5, 6, 7, 8, 9)} | {"tau": [0.5, 0.7]}] * 2
-    found = posteriordb.by_site(draws)
+    found = database.by_site(draws)
     np.testing.assert_array_equal(found["beta"], np.tile(np.arange(1, 11), (4, 1)))
     np.testing.assert_array_equal(found["tau"], [0.5, 0.7, 0.5, 0.7])
 
@@ -344,8 +346,12 @@ def written(folder, path, value):
         file.writestr("any.json", json.dumps(value))
 
 
-def test_a_folder_gives_the_table_with_its_command_and_both_counts(tmp_path, monkeypatch):
-    """A posterior whose reference draws have one sd of three doubled: right loosely, and not at NUTS quality."""
+NAME = "earnings-earn_height"
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A database with one posterior, whose reference draws have one sd of three doubled."""
     rng = np.random.default_rng(1)
     x, base = rng.normal(size=200), tmp_path / "clone" / "posterior_database"
     y = 1 + 2 * x + rng.normal(size=200)
@@ -355,17 +361,21 @@ def test_a_folder_gives_the_table_with_its_command_and_both_counts(tmp_path, mon
     beta = centre + (np.linalg.cholesky(np.linalg.inv(X.T @ X)) @ rng.normal(size=(2, 10_000)) * sigma).T
     beta[:, 0] += beta[:, 0] - beta[:, 0].mean()
     chain = {"beta[1]": beta[:, 0].tolist(), "beta[2]": beta[:, 1].tolist(), "sigma": sigma.tolist()}
-    name = "earnings-earn_height"
-    about = {"name": name, "data_name": "earnings", "reference_posterior_name": name}
+    about = {"name": NAME, "data_name": "earnings", "reference_posterior_name": NAME}
     written(base, "data/data/earnings.json.zip", {"N": 200, "earn": y.tolist(), "height": x.tolist()})
-    written(base, f"reference_posteriors/draws/draws/{name}.json.zip", [chain])
+    written(base, f"reference_posteriors/draws/draws/{NAME}.json.zip", [chain])
     (base / "posteriors").mkdir()
-    (base / "posteriors" / f"{name}.json").write_text(json.dumps(about))
-    words = ["posteriordb.py", str(tmp_path / "clone"), "--seeds", "1", "--only", name, "--out", str(tmp_path)]
+    (base / "posteriors" / f"{NAME}.json").write_text(json.dumps(about))
+    return tmp_path / "clone"
+
+
+def test_a_folder_gives_the_table_with_its_command_and_both_counts(clone, tmp_path, monkeypatch):
+    """Right loosely, and not at NUTS quality."""
+    words = ["posteriordb.py", str(clone), "--seeds", "1", "--only", NAME, "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", words)
     posteriordb.main()
     page = (tmp_path / "real_posteriors.md").read_text()
-    assert f"`python benchmarks/posteriordb.py FOLDER --seeds 1 --only {name}`" in page
+    assert f"`python benchmarks/posteriordb.py FOLDER --seeds 1 --only {NAME}`" in page
     assert "1 of 1 posteriors, 1 fits: 1 within 0.3 nat of the best seed, **0 at NUTS quality**, 1 loosely" in page
 
 
@@ -374,3 +384,17 @@ def test_a_folder_that_is_no_clone_is_refused_in_a_sentence(tmp_path, monkeypatc
     with pytest.raises(SystemExit):
         posteriordb.main()
     assert "FOLDER must be a clone of github.com/stan-dev/posteriordb" in capsys.readouterr().err
+
+
+def test_the_bench_takes_posteriors_from_a_folder_and_judges_by_its_draws(clone, tmp_path, monkeypatch):
+    here = lambda task, seed, cores, limit, folder: worker.measured(task.problem, task.method, seed, True, None, str(folder))
+    monkeypatch.setattr(run, "measure", here)
+    peers = ("yoasovi, full-rank", "BlackJAX pathfinder")
+    run.bench(tmp_path / "out", posteriors=(NAME,), peers=peers, posteriordb=clone)
+    found = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert found["posteriors"] == {NAME: {"dim": 3, "about": "from posteriordb"}}
+    assert "--posteriordb FOLDER" in found["command"] and str(tmp_path / "clone") not in found["command"]
+    for row in found["rows"]:
+        assert row["dim"] == 3 and row["mean_error"] < 0.5 and 0.4 < row["sd_low"] < 0.6
+    with pytest.raises(ValueError, match="FOLDER must be a clone of "):
+        run.bench(tmp_path / "x", posteriordb=tmp_path)

@@ -189,7 +189,8 @@ def test_the_printed_formula_refuses_improvements():
 
 def all_rows():
     """Rows as the studies make them, of made-up figures, for all that is drawn and written from them."""
-    cost = {"iterations": 7, "values": 70, "gradients": 3, "compile_s": 2.0, "run_s": 0.5, "cpu_s": 0.25, "stop": "x"}
+    cost = {"iterations": 7, "values": 70, "gradients": 3, "compile_s": 2.0, "run_s": 0.5, "cpu_s": 0.25}
+    cost["stop"] = "converged"
     head = lambda problem, method, seed: {"problem": problem, "method": method, "seed": seed}
     one = [
         {**head("mixture-2-2", m, s), **cost, "reported_elbo": -1234.0, "elbo": -4321.0 - s, "distance": 77.0,
@@ -202,7 +203,7 @@ def all_rows():
     two += [{**head("Tetra", "cavi", 0), "elbo": -380.0, "rand": 0.9, "authors_elbo": -1616.22, "authors_apart": 0.125}]
     nets = [
         {**head("3 layers", m, s), **cost, "settings": {"hidden": [50, 50]}, "reported_elbo": -900.0, "elbo": -1000.0 - s,
-         "rmse": 1.25, "dic": 1.0} for m in networks.METHODS for s in (0, 1)
+         "rmse": 3.25 if m == "yoasovi" else 1.25, "idle": 0.5, "dic": 1.0} for m in networks.METHODS for s in (0, 1)
     ]  # fmt: skip
     wrong = [{**head("erratum", str(i), 0), "found": {}, "evidence": f"evidence {i}"} for i in errata.ERRATA]
     return {table1: one, figure2: two, networks: nets, errata: wrong}
@@ -215,8 +216,14 @@ def test_the_page_and_the_figures_are_made_from_the_rows(tmp_path):
     figure1.report([], out, "yoasovi reproduce figure1")
     text = page.page(out, "yoasovi reproduce all --out paper")
     pieces = ("−1,234", "−4,321.5 ± 0.7", "1.25", "−1,616.22 (0.125)", "on Tetra, 11.0 nats below", "evidence 11")
-    for piece in (*pieces, "2 seed(s)", "Not run here: 4 layers"):
+    said = ("its test RMSE is 1.25 against 3.25 with 3 layers", "| test RMSE of ADVI, 3 layers | 1.395 | 1.25 |")
+    for piece in (*pieces, *said, "0.50 of its weights are back at their priors", "2 seed(s)", "Not run here: 4 layers"):
         assert piece in text, piece
+    app(["reproduce", "all", "--page", "--out", str(out)], standalone_mode=False)
+    assert out.with_name("paper.md").read_text() == text.replace("reproduce all --out paper", "reproduce")
+    (out / "errata.json").unlink()
+    with pytest.raises(ValueError, match="has no errata"):
+        app(["reproduce", "all", "--page", "--out", str(out)], standalone_mode=False)
     shown = [line.split("](")[1].rstrip(")") for line in text.splitlines() if line.startswith("![")]
     assert len(shown) == 5 and all((tmp_path / name).exists() for name in shown)
     for name in shown:

@@ -43,8 +43,12 @@ class Answer(NamedTuple):
 class Acceptance(Protocol):
     """`screen` sees a draw before it moves anything, `judge` sees where the step led."""
 
-    restores_optimizer: bool  # does an undone step leave no trace in the optimiser?
     looks_again: ClassVar[bool]  # does `judge` evaluate log p at a fresh draw?
+
+    @property
+    def restores_optimizer(self) -> bool:
+        """Say whether an undone step leaves no trace in the optimiser."""
+        ...
 
     def init(self) -> Any:
         """Give the control variables to begin with."""
@@ -58,7 +62,9 @@ class Acceptance(Protocol):
         """May this draw be used? A Python True means always, and costs nothing."""
         ...
 
-    def judge(self, look: Callable, luck, control: Any, journey: StepSeen, yardstick: jax.Array, t) -> Answer:
+    def judge(
+        self, look: Callable[..., Any], luck: Any, control: Any, journey: StepSeen, yardstick: jax.Array, t: Any
+    ) -> Answer:
         """Rule on a step; `look(params)` gives the ELBO at one fresh draw, `luck` is a uniform number."""
         ...
 
@@ -66,13 +72,16 @@ class Acceptance(Protocol):
 class _OneStep:
     """Rules that use every draw as it is."""
 
-    restores_optimizer = True
     looks_again: ClassVar[bool] = False
 
-    def weigh(self, seen, yardstick):
+    @property
+    def restores_optimizer(self) -> bool:
+        return True
+
+    def weigh(self, seen: Any, yardstick: Any) -> Any:
         return seen
 
-    def screen(self, luck, control, elbo, yardstick, t):
+    def screen(self, luck: Any, control: Any, elbo: Any, yardstick: Any, t: Any) -> Any:
         return True
 
 
@@ -80,10 +89,10 @@ class _OneStep:
 class Always(_OneStep):
     """Accept everything that is finite: plain stochastic optimisation."""
 
-    def init(self):
+    def init(self) -> Any:
         return ()
 
-    def judge(self, look, luck, control, journey, yardstick, t):
+    def judge(self, look: Any, luck: Any, control: Any, journey: StepSeen, yardstick: Any, t: Any) -> Answer:
         nan = jnp.full_like(journey.elbo, jnp.nan)
         seen = jnp.where(journey.finite, journey.elbo, yardstick)
         return Answer(journey.finite, seen, journey.elbo, nan, jnp.zeros_like(nan), control)
@@ -111,7 +120,7 @@ class _DrawRule(_OneStep, ABC):
     floor: float = 1e-3
     centered: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(self.scale in ("elbo", "noise"), "scale", type(self).__name__, "'elbo' or 'noise'", self.scale)
         positive_number("floor", type(self).__name__, self.floor)
 
@@ -119,20 +128,20 @@ class _DrawRule(_OneStep, ABC):
     def probability(self, exponent: jax.Array) -> jax.Array:
         """Give the probability of acceptance, where it is below one."""
 
-    def weigh(self, seen, yardstick):
+    def weigh(self, seen: Any, yardstick: Any) -> Any:
         reference = jnp.where(jnp.isnan(yardstick), seen.elbo, yardstick) if self.centered else 0.0
         return seen._replace(elbo=seen.elbo - reference)
 
-    def init(self):
+    def init(self) -> Any:
         return DrawControl(self.tempering.init(), 0.0, 1.0)
 
-    def screen(self, luck, control, elbo, yardstick, t):
+    def screen(self, luck: Any, control: Any, elbo: Any, yardstick: Any, t: Any) -> Any:
         scale = jnp.abs(yardstick) if self.scale == "elbo" else jnp.sqrt(control.variance)
         exponent = self.tempering.strictness(control.tempering, t) * (elbo - yardstick) / jnp.maximum(scale, self.floor)
         lucky = luck < self.probability(exponent)
         return jnp.isfinite(elbo) & (jnp.isnan(yardstick) | lucky)  # the first draw has nothing to be compared with
 
-    def judge(self, look, luck, control, journey, yardstick, t):
+    def judge(self, look: Any, luck: Any, control: Any, journey: StepSeen, yardstick: Any, t: Any) -> Answer:
         elbo, accept = journey.elbo, journey.admitted & journey.finite
         tempering = self.tempering.update(control.tempering, accept & (elbo < yardstick))
         kept = jnp.where(t == 1, 0.0, 0.95)
@@ -148,7 +157,7 @@ class _DrawRule(_OneStep, ABC):
 class Naive(_DrawRule):
     """Algorithm 1: accept a draw with probability min(1, 1 + M (L_t - L_ref)/|L_ref|)."""
 
-    def probability(self, exponent):
+    def probability(self, exponent: Any) -> Any:
         return 1.0 + exponent
 
 
@@ -156,7 +165,7 @@ class Naive(_DrawRule):
 class Metropolis(_DrawRule):
     """Algorithm 2: accept a draw with probability min(1, exp(M (L_t - L_ref)/|L_ref|))."""
 
-    def probability(self, exponent):
+    def probability(self, exponent: Any) -> Any:
         xp = space(exponent)
         return xp.exp(xp.minimum(exponent, 0.0))
 
@@ -174,13 +183,13 @@ class Step(_OneStep):
     looks_again: ClassVar[bool] = True
 
     @property
-    def restores_optimizer(self):
+    def restores_optimizer(self) -> bool:
         return self.restore_optimizer
 
-    def init(self):
+    def init(self) -> Any:
         return self.tempering.init()
 
-    def judge(self, look, luck, control, journey, yardstick, t):
+    def judge(self, look: Any, luck: Any, control: Any, journey: StepSeen, yardstick: Any, t: Any) -> Answer:
         elbo = look(journey.candidate)
         strictness = self.tempering.strictness(control, t)
         exponent = strictness * (elbo - yardstick) / jnp.maximum(jnp.abs(yardstick), self.floor)

@@ -40,7 +40,7 @@ class Calibration:
         """Standard deviation of the p-values over that of the uniform law: above one q is too narrow, below one too wide."""
         return self.p_values.std(0) * np.sqrt(12.0)
 
-    def __str__(self):
+    def __str__(self) -> str:
         n, level = len(self.p_values), 0.01 / len(self.names)
         lines = [f"{n} simulated data sets; {self.num_failed} fits did not converge.",
                  f"{'':<20}{'bias':>9}{'spread':>9}{'uniform p':>12}{'symmetric p':>13}"]  # fmt: skip
@@ -56,8 +56,8 @@ class Calibration:
 
 
 def calibrate(
-    model: Model, simulate: Callable | None = None, n: int = 100, *, seed: int = 0, draws: int = 1000,
-    corrected: bool = False, workers: int = 1, client: Any = None, **options,
+    model: Model, simulate: Callable[..., Any] | None = None, n: int = 100, *, seed: int = 0, draws: int = 1000,
+    corrected: bool = False, workers: int = 1, client: Any = None, **options: Any,
 ) -> Calibration:  # fmt: skip
     """Draw parameters from the prior, simulate data, fit, and see where the truth lies in q; `n` times (Yao et al. 2018).
 
@@ -104,7 +104,7 @@ def calibrate(
 
 
 def _rank(
-    model: Model, simulate: Callable, seed: int, draws: int, corrected: bool, options: dict, i: int
+    model: Model, simulate: Callable[..., Any], seed: int, draws: int, corrected: bool, options: dict[str, Any], i: int
 ) -> tuple[np.ndarray, bool]:
     """Give where the i-th true parameters lie in q fitted to the data simulated from them; whether the fit converged."""
     from yoasovi.fitting import fit
@@ -122,12 +122,12 @@ def _rank(
     return np.concatenate([np.ravel(np.mean(sample[k] < np.asarray(truth[k]), 0)) for k in truth]), answer.converged
 
 
-def _own_simulation(model: Model) -> Callable:
+def _own_simulation(model: Model) -> Callable[..., Any]:
     rule, data = model.predictive, model.data
     if rule is None or getattr(rule, "with_arguments", None) or (isinstance(data, dict) and "y" not in data):
         raise ValueError(f"`simulate` of `calibrate` must be given: {model.name} has no way to simulate its own data.")
 
-    def simulate(key, params):
+    def simulate(key: Any, params: Any) -> Any:
         made = call(Clock(), _simulate, (rule,), data, params, jax.random.key_data(key))
         if not isinstance(data, dict):
             return made
@@ -141,11 +141,11 @@ def _own_simulation(model: Model) -> Callable:
     return simulate
 
 
-def _simulate(rule, data, params, key):
+def _simulate(rule: Any, data: Any, params: Any, key: Any) -> Any:
     return rule(jax.random.wrap_key_data(key), params, data)
 
 
-def _prior_draw(density, inputs, words) -> Any:
+def _prior_draw(density: Any, inputs: Any, words: Any) -> Any:
     key = jax.random.wrap_key_data(words)
     out = {}
     for j, site in enumerate(density.sites):

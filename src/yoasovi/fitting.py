@@ -62,7 +62,7 @@ def fit(
     nonfinite: str = "reject",
     max_nonfinite: int = 200,
     mend: bool = True,
-    **settings,
+    **settings: Any,
 ) -> Fit:
     """Fit q to the posterior of `model`.
 
@@ -140,7 +140,7 @@ def fit(
     return better
 
 
-def _groups(model: Model, method: Method, family: Any, batch_size: Any, options: Options) -> Callable | None:
+def _groups(model: Model, method: Method, family: Any, batch_size: Any, options: Options) -> Callable[..., Any] | None:
     """Give what fits a hierarchy by minibatches of its groups; None where none are asked for, or there are no groups."""
     unsaid = batch_size is None
     if unsaid and model.batch_groups is None:
@@ -162,7 +162,7 @@ def _groups(model: Model, method: Method, family: Any, batch_size: Any, options:
     return None if parts is None else lambda *rest: fit_in_groups(parts, method, rest[0], options, *rest[1:])
 
 
-def _asked(**given) -> dict[str, str]:
+def _asked(**given: Any) -> dict[str, str]:
     """Give the arguments that decide the numbers of a fit and are not the usual ones, as Python text."""
     usual = {k: p.default for k, p in inspect.signature(fit).parameters.items()}
     return {k: repr(v) for k, v in given.items() if k not in usual or type(v) is not type(usual[k]) or v != usual[k]}
@@ -171,7 +171,7 @@ def _asked(**given) -> dict[str, str]:
 _OWN = {k for k, p in inspect.signature(fit).parameters.items() if p.kind == p.KEYWORD_ONLY}
 
 
-def as_model(model: Any, /, *args, **kwargs) -> Model:
+def as_model(model: Any, /, *args: Any, **kwargs: Any) -> Model:
     """Take a model from whichever library it comes; a NumPyro model function with its arguments."""
     if isinstance(model, Model):
         return model
@@ -213,7 +213,10 @@ class Options(NamedTuple):
     resume: bool
 
 
-def _options(seed, max_steps, restarts, progress, nonfinite, max_nonfinite, checkpoint, resume, usual) -> Options:
+def _options(
+    seed: Any, max_steps: Any, restarts: Any, progress: Any, nonfinite: Any, max_nonfinite: Any, checkpoint: Any,
+    resume: Any, usual: int,
+) -> Options:  # fmt: skip
     """Check the arguments that are no part of a method; `usual` is the method's own limit of steps."""
     whole = isinstance(seed, numbers.Integral) and not isinstance(seed, bool) and -(2**63) <= int(seed) < 2**63
     check(whole, "seed", "fit", "an integer of 64 bits", seed)
@@ -254,9 +257,12 @@ def turns_of(model: Model, method: Method, family: Any, limits: Limits, clock: C
     return kind(kernels, method, setting, limits)
 
 
-def _fit(model, method, family, why, options: Options, clock: Clock, interrupts: Interrupts, show: Any) -> Fit:
+def _fit(
+    model: Model, method: Method, family: Any, why: str, options: Options, clock: Clock, interrupts: Interrupts, show: Any
+) -> Fit:
     limits = Limits(options.seed, options.max_steps, options.max_nonfinite)
-    store = saved = None
+    store: Store | None = None
+    saved = None
     if options.checkpoint is not None:
         with clock.stage("start"):
             with precision():
@@ -274,23 +280,23 @@ def _fit(model, method, family, why, options: Options, clock: Clock, interrupts:
         else:
             state, trace, costs, origin = _restored(model, turns, clock, options, saved, store.folder)
 
-    def write(state):
+    def write(store: Store, state: Any) -> None:
         if jax.process_index():  # of several processes one writes
             return
         numbers = {**costs._asdict(), "seconds": clock.so_far(), "origin": origin}
         store.write(int(np.max(state.step)), state, trace.arrays(), numbers)
 
-    def between(state, row, more):
+    def between(state: Any, row: Any, more: Any) -> None:
         show(state, row)
         if options.strict and np.sum(state.refused.counts):
             raise FloatingPointError(_blame(model, family, whole, state, options.seed))
         if store is not None and more and store.due(int(np.max(state.step))):
-            write(state)
+            write(store, state)
 
     with clock.stage("windows"):
         state = drive(turns, state, trace, clock, origin, lambda: interrupts.asked, between)
         if store is not None:
-            write(state)
+            write(store, state)
     with clock.stage("elbo"):
         elbos, ratios = fresh_elbos(whole, family, state.incumbent, options.seed, options.restarts)
     # Common noise: the restarts are compared on paired draws, those that were drawn most often among themselves.
@@ -335,7 +341,7 @@ def _begin(model: Model, turns: Turns, whole: Any, seed: int, lanes: int) -> Beg
     return cold_start(model, family, seed, lanes)
 
 
-def _restored(model: Model, turns: Turns, clock: Clock, options: Options, saved: Saved, folder: Path):
+def _restored(model: Model, turns: Turns, clock: Clock, options: Options, saved: Saved, folder: Path) -> Any:
     """Go on: give the same as `_fresh`, as a checkpoint has it, and when the loop began."""
     flat = np.zeros((options.restarts, model.density.dim))
     if isinstance(turns.family, Factorised):

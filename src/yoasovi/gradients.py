@@ -24,32 +24,32 @@ class Problem(NamedTuple):
     family: Any
     inputs: Inputs
 
-    def draws(self, params, noise):
+    def draws(self, params: Any, noise: Any) -> Any:
         """Turn rows of noise into draws of theta, (S, ...)."""
         return self.family.draw(self.density, params, noise)
 
-    def terms(self, theta, keys=None) -> Terms:
+    def terms(self, theta: Any, keys: Any = None) -> Terms:
         """Give the terms of log p at draws; with `keys`, of the minibatches that they name."""
         if keys is None:
             return jax.vmap(lambda x: self.family.terms(self.density, self.inputs, x))(theta)
         return jax.vmap(lambda x, key: self.density.free_terms(self.inputs, x, _batch(key)))(theta, keys)
 
-    def slopes(self, theta, keys=None):
+    def slopes(self, theta: Any, keys: Any = None) -> Any:
         """Give log p and its gradient at flat unconstrained draws, (S,) and (S, d)."""
 
-        def one(x, *key):
+        def one(x: Any, *key: Any) -> Any:
             return jax.value_and_grad(lambda y: self.density.free_terms(self.inputs, y, *map(_batch, key)).total())(x)
 
         return jax.vmap(one)(theta, *(() if keys is None else (keys,)))
 
-    def pieces(self, params, theta):
+    def pieces(self, params: Any, theta: Any) -> Any:
         """Give log q at draws in its independent pieces, by site; they sum to log q."""
         return self.family.pieces(self.density, params, theta)
 
-    def log_q(self, params, theta):
+    def log_q(self, params: Any, theta: Any) -> Any:
         return jax.vmap(total)(self.pieces(params, theta))
 
-    def elbo(self, params, noise, keys=None):
+    def elbo(self, params: Any, noise: Any, keys: Any = None) -> Any:
         """Give log p - log q at draws, (S,)."""
         theta = self.draws(params, noise)
         return jax.vmap(total)(self.terms(theta, keys)) - self.log_q(params, theta)
@@ -85,14 +85,14 @@ class Gradient(Protocol):
         ...
 
 
-def look(problem: Problem, params, noise, keys=None, drawn_from=None) -> Seen:
+def look(problem: Problem, params: Any, noise: Any, keys: Any = None, drawn_from: Any = None) -> Seen:
     """Evaluate log p and log q at draws from q, or from `drawn_from` with importance ratios."""
     source = params if drawn_from is None else drawn_from
     theta = problem.draws(source, noise)
     return seen_at(problem, params, theta, problem.terms(theta, keys), source if drawn_from is not None else None)
 
 
-def seen_at(problem: Problem, params, theta, terms, drawn_from=None) -> Seen:
+def seen_at(problem: Problem, params: Any, theta: Any, terms: Any, drawn_from: Any = None) -> Seen:
     """Put together what was seen at draws whose terms of log p are known."""
     pieces = problem.pieces(params, theta)
     log_q = jax.vmap(total)(pieces)
@@ -100,10 +100,10 @@ def seen_at(problem: Problem, params, theta, terms, drawn_from=None) -> Seen:
     return jax.lax.stop_gradient(Seen(theta, terms, pieces, ratio, jax.vmap(total)(terms) - log_q))
 
 
-def score_direction(problem: Problem, params, seen: Seen, weights: dict[str, jax.Array]):
+def score_direction(problem: Problem, params: Any, seen: Seen, weights: dict[str, jax.Array]) -> Any:
     """Differentiate mean over draws of sum over pieces of weight * log q."""
 
-    def surrogate(params):
+    def surrogate(params: Any) -> Any:
         pieces = problem.pieces(params, seen.theta)
         return total({k: weights[k] * pieces[k] for k in pieces}) / len(seen.elbo)
 
@@ -127,20 +127,20 @@ class Score:
     baseline: float | None = None
     reparameterised: ClassVar[bool] = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_baseline(self)
 
-    def weights(self, problem, seen):
+    def weights(self, problem: Any, seen: Any) -> Any:
         """Weight every piece of log q by the whole ELBO draw."""
         return {k: (seen.ratio * seen.elbo).reshape(-1, *[1] * (p.ndim - 1)) for k, p in seen.pieces.items()}
 
-    def init(self, problem, params):
+    def init(self, problem: Any, params: Any) -> Any:
         return _start_baseline(self, problem, params)
 
-    def evaluate(self, problem, params, noise, keys=None):
+    def evaluate(self, problem: Any, params: Any, noise: Any, keys: Any = None) -> Any:
         return look(problem, params, noise, keys)
 
-    def direction(self, problem, params, memory, noise, seen):
+    def direction(self, problem: Any, params: Any, memory: Any, noise: Any, seen: Any) -> Any:
         weights, memory = _centred(self, problem, memory, seen)
         return score_direction(problem, params, seen, weights), memory
 
@@ -155,10 +155,10 @@ class RaoBlackwell:
     baseline: float | None = None
     reparameterised: ClassVar[bool] = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_baseline(self)
 
-    def weights(self, problem, seen):
+    def weights(self, problem: Any, seen: Any) -> Any:
         """Give each piece of log q its own Markov blanket's part of the ELBO draw."""
         terms, pieces = seen.terms, seen.pieces
         everywhere = jnp.sum(terms.likelihood, -1)
@@ -176,13 +176,13 @@ class RaoBlackwell:
                 out[k] = seen.elbo
         return out
 
-    def init(self, problem, params):
+    def init(self, problem: Any, params: Any) -> Any:
         return _start_baseline(self, problem, params)
 
-    def evaluate(self, problem, params, noise, keys=None):
+    def evaluate(self, problem: Any, params: Any, noise: Any, keys: Any = None) -> Any:
         return look(problem, params, noise, keys)
 
-    def direction(self, problem, params, memory, noise, seen):
+    def direction(self, problem: Any, params: Any, memory: Any, noise: Any, seen: Any) -> Any:
         weights, memory = _centred(self, problem, memory, seen)
         return score_direction(problem, params, seen, weights), memory
 
@@ -201,20 +201,20 @@ class JamesStein:
     variant: str = "code"
     reparameterised: ClassVar[bool] = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         known = ("code", "paper", "textbook")
         check(self.variant in known, "variant", "JamesStein", "code, paper or textbook", self.variant)
 
-    def init(self, problem, params):
+    def init(self, problem: Any, params: Any) -> Any:
         return ()
 
-    def evaluate(self, problem, params, noise, keys=None):
+    def evaluate(self, problem: Any, params: Any, noise: Any, keys: Any = None) -> Any:
         return look(problem, params, noise, keys)
 
-    def direction(self, problem, params, memory, noise, seen):
+    def direction(self, problem: Any, params: Any, memory: Any, noise: Any, seen: Any) -> Any:
         back = ravel_pytree(params)[1]
 
-        def one(theta, elbo):
+        def one(theta: Any, elbo: Any) -> Any:
             alone = jax.tree.map(lambda x: x[None], theta)
             return ravel_pytree(jax.grad(lambda p: elbo * problem.log_q(p, alone)[0])(params))[0]
 
@@ -240,21 +240,21 @@ class Overdispersed:
     factor: float = 1.5
     reparameterised: ClassVar[bool] = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_number("factor", "Overdispersed", self.factor)
         check(self.factor >= 1, "factor", "Overdispersed", "at least 1", self.factor)
 
-    def init(self, problem, params):
+    def init(self, problem: Any, params: Any) -> Any:
         return ()
 
-    def drawn_from(self, problem, params):
+    def drawn_from(self, problem: Any, params: Any) -> Any:
         """Give the parameters of the law that draws come from."""
         return problem.family.widen(params, self.factor)
 
-    def evaluate(self, problem, params, noise, keys=None):
+    def evaluate(self, problem: Any, params: Any, noise: Any, keys: Any = None) -> Any:
         return look(problem, params, noise, keys, self.drawn_from(problem, params))
 
-    def direction(self, problem, params, memory, noise, seen):
+    def direction(self, problem: Any, params: Any, memory: Any, noise: Any, seen: Any) -> Any:
         return score_direction(problem, params, seen, Score().weights(problem, seen)), memory
 
 
@@ -263,15 +263,15 @@ class _Pathwise(ABC):
 
     reparameterised: ClassVar[bool] = True
 
-    def init(self, problem, params):
+    def init(self, problem: Any, params: Any) -> Any:
         return ()
 
     @abstractmethod
     def minus_log_q(self, problem: Problem, moving: Any, params: Any, noise: jax.Array, theta: jax.Array) -> jax.Array:
         """Give -log q at draws `theta` = place(moving, noise), (S,); `moving` has the value of `params`."""
 
-    def evaluate(self, problem, params, noise, keys=None):
-        def place(moving):
+    def evaluate(self, problem: Any, params: Any, noise: Any, keys: Any = None) -> Any:
+        def place(moving: Any) -> Any:
             theta = problem.family.place(moving, noise)
             return theta, self.minus_log_q(problem, moving, params, noise, theta)
 
@@ -282,7 +282,7 @@ class _Pathwise(ABC):
         steep = ~jnp.isfinite(slope).all(-1)
         return Seen(theta, None, None, jnp.ones_like(minus), value + minus, gradient, steep)
 
-    def direction(self, problem, params, memory, noise, seen):
+    def direction(self, problem: Any, params: Any, memory: Any, noise: Any, seen: Any) -> Any:
         return seen.gradient, memory
 
 
@@ -290,7 +290,7 @@ class _Pathwise(ABC):
 class Reparam(_Pathwise):
     """Pathwise gradient: differentiate log p - log q through the draw, q's parameters included."""
 
-    def minus_log_q(self, problem, moving, params, noise, theta):
+    def minus_log_q(self, problem: Any, moving: Any, params: Any, noise: Any, theta: Any) -> Any:
         return problem.family.minus_log_q(moving, noise)
 
 
@@ -301,7 +301,7 @@ class StickingTheLanding(_Pathwise):
     Its noise is exactly zero when q is the posterior.
     """
 
-    def minus_log_q(self, problem, moving, params, noise, theta):
+    def minus_log_q(self, problem: Any, moving: Any, params: Any, noise: Any, theta: Any) -> Any:
         return -problem.log_q(params, theta)
 
 
@@ -323,20 +323,20 @@ class Values:
     spread: float = 0.1
     reparameterised: ClassVar[bool] = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(0 <= self.spread < 1, "spread", "Values", "in [0, 1)", self.spread)
 
 
-def _batch(key) -> Batch:
+def _batch(key: Any) -> Batch:
     return Batch(jax.random.wrap_key_data(key))
 
 
-def _check_baseline(part):
+def _check_baseline(part: Any) -> None:
     if part.baseline is not None:
         check(0 <= part.baseline < 1, "baseline", type(part).__name__, "in [0, 1) or None", part.baseline)
 
 
-def _start_baseline(part, problem, params):
+def _start_baseline(part: Any, problem: Any, params: Any) -> Any:
     if part.baseline is None:
         return ()
     noise = jax.ShapeDtypeStruct((1, problem.family.noise_size(problem.density)), jnp.result_type(float))
@@ -345,7 +345,7 @@ def _start_baseline(part, problem, params):
     return Baseline(zeros, jnp.zeros((), int))
 
 
-def _centred(part, problem, memory, seen):
+def _centred(part: Any, problem: Any, memory: Any, seen: Any) -> Any:
     weights = part.weights(problem, seen)
     if part.baseline is None:
         return weights, memory

@@ -33,7 +33,7 @@ class Method:
     max_steps: int
     values_only: Method | None = None  # what takes its place where there are no gradients
 
-    def for_family(self, model, family) -> Method:
+    def for_family(self, model: Any, family: Any) -> Method:
         """Give the form of the method that suits a model and a family, or say why there is none."""
         if self._suits(model, family):
             return self
@@ -47,7 +47,7 @@ class Method:
             what = "log p in JAX (the gradient of an external function serves yoasovi alone)"
         raise ValueError(f"`method` {self.name} needs {what}; use one of {fits}.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for parts, reason in _TOGETHER.items():
             held = [isinstance(getattr(self, k), kind) for k, kind in zip(_PLACES, parts, strict=True)]
             if any(held) and not all(held):
@@ -62,7 +62,7 @@ class Method:
                 f"{self.acceptance}. With {type(self.acceptance).__name__} use Optax('adam', 0.01)."
             )
 
-    def _suits(self, model, family) -> bool:
+    def _suits(self, model: Any, family: Any) -> bool:
         if self.gradient.reparameterised:
             in_reach = not model.on_host or isinstance(self.optimizer, Natural)
             return isinstance(family, Gaussian) and model.differentiable and in_reach
@@ -79,7 +79,7 @@ _TOGETHER: dict[tuple[type, type], str] = {
 }
 
 
-def has_chart(model, family) -> bool:
+def has_chart(model: Any, family: Any) -> bool:
     """Say whether a family can be fitted to values alone."""
     from yoasovi.families.charts import chart
 
@@ -89,33 +89,47 @@ def has_chart(model, family) -> bool:
         return chart(model.density, family, model.inputs) is not None
 
 
-def mcvi(draws: int = 10, learning_rate: float = 0.01, optimizer="adam", tolerance: float = 1e-5, baseline=None) -> Method:
+def mcvi(
+    draws: int = 10,
+    learning_rate: float = 0.01,
+    optimizer: Any = "adam",
+    tolerance: float = 1e-5,
+    baseline: float | None = None,
+) -> Method:
     """Score-function gradient averaged over S draws; stops on small relative parameter change."""
     gradient, rule = Score(baseline), ParameterChange(tolerance)
     return Method("mcvi", MonteCarlo(draws), gradient, Always(), _optimizer(optimizer, learning_rate), rule, 5_000)
 
 
-def bbvi_rb(draws: int = 1, learning_rate: float = 0.03, optimizer="adam", baseline: float | None = None) -> Method:
+def bbvi_rb(draws: int = 1, learning_rate: float = 0.03, optimizer: Any = "adam", baseline: float | None = None) -> Method:
     """Score gradient, Rao-Blackwellised: each parameter sees only the terms that depend on it."""
     gradient = RaoBlackwell(baseline)
     return Method("bbvi-rb", MonteCarlo(draws), gradient, Always(), _optimizer(optimizer, learning_rate), MaxSteps(), 3_000)
 
 
 def bbvi_js(
-    draws: int = 100, learning_rate: float = 1e-3, optimizer="constant", tolerance: float = 1e-5, variant: str = "code"
+    draws: int = 100,
+    learning_rate: float = 1e-3,
+    optimizer: Any = "constant",
+    tolerance: float = 1e-5,
+    variant: str = "code",
 ) -> Method:
     """Score gradient shrunk by the positive-part James-Stein factor; 100 draws in the paper."""
     gradient, rule = JamesStein(variant), ParameterChange(tolerance)
     return Method("bbvi-js+", MonteCarlo(draws), gradient, Always(), _optimizer(optimizer, learning_rate), rule, 500)
 
 
-def advi(draws: int = 1, learning_rate: float = 0.01, optimizer="adam") -> Method:
+def advi(draws: int = 1, learning_rate: float = 0.01, optimizer: Any = "adam") -> Method:
     """Reparameterised gradient, Adam, a fixed number of steps."""
     return Method("advi", MonteCarlo(draws), Reparam(), Always(), _optimizer(optimizer, learning_rate), MaxSteps(), 10_000)
 
 
 def qmcvi(
-    draws: int = 10, learning_rate: float = 1e-6, optimizer="constant", tolerance: float = 1e-5, sequence: Callable = Sobol
+    draws: int = 10,
+    learning_rate: float = 1e-6,
+    optimizer: Any = "constant",
+    tolerance: float = 1e-5,
+    sequence: Callable[..., Any] = Sobol,
 ) -> Method:
     """Score gradient from 10 points of a Sobol (or Halton) sequence, randomised afresh each iteration."""
     rule = ParameterChange(tolerance)
@@ -123,7 +137,7 @@ def qmcvi(
 
 
 def yoasovi_naive(
-    tempering: Tempering = Logarithmic(3.0), patience: int = 100, learning_rate: float = 1e-6, optimizer="constant",
+    tempering: Tempering = Logarithmic(3.0), patience: int = 100, learning_rate: float = 1e-6, optimizer: Any = "constant",
     scale: str = "elbo", centered: bool = False,
 ) -> Method:  # fmt: skip
     """The paper's Algorithm 1: one draw, accepted with probability 1 + M (L - L_ref)/|L_ref|."""
@@ -132,7 +146,7 @@ def yoasovi_naive(
 
 
 def yoasovi_metropolis(
-    tempering: Tempering = Logarithmic(3.0), patience: int = 100, learning_rate: float = 1e-6, optimizer="constant",
+    tempering: Tempering = Logarithmic(3.0), patience: int = 100, learning_rate: float = 1e-6, optimizer: Any = "constant",
     scale: str = "elbo", centered: bool = False,
 ) -> Method:  # fmt: skip
     """The paper's Algorithm 2: one draw, accepted with probability exp(M (L - L_ref)/|L_ref|)."""
@@ -141,8 +155,8 @@ def yoasovi_metropolis(
 
 
 def yoasovi_step(
-    tempering: Tempering = Linear(0.1, 15.0, 2_500), patience: int = 100, learning_rate: float = 0.01, optimizer="adam",
-    restore_optimizer: bool = True,
+    tempering: Tempering = Linear(0.1, 15.0, 2_500), patience: int = 100, learning_rate: float = 0.01,
+    optimizer: Any = "adam", restore_optimizer: bool = True,
 ) -> Method:  # fmt: skip
     """The author's later form: a one-draw reparameterised step, kept or undone by a fresh draw."""
     rule = Step(_tempering(tempering), restore_optimizer)
@@ -178,7 +192,7 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 
 
-def method(name: str | Method, **settings) -> Method:
+def method(name: str | Method, **settings: Any) -> Method:
     """Look a method up by name and apply settings; a `Method` is returned as it is."""
     if isinstance(name, Method):
         if settings:
@@ -198,12 +212,12 @@ def summaries() -> dict[str, str]:
     return {name: (inspect.getdoc(fn) or "").splitlines()[0] for name, fn in METHODS.items()}
 
 
-def _accepting_draws(name, rule, patience, optimizer, learning_rate) -> Method:
+def _accepting_draws(name: str, rule: Any, patience: int, optimizer: Any, learning_rate: float) -> Method:
     step = _optimizer(optimizer, learning_rate)
     return Method(name, MonteCarlo(1), Score(), rule, step, Patience(patience), 10_000)
 
 
-def _optimizer(optimizer, learning_rate) -> Any:
+def _optimizer(optimizer: Any, learning_rate: float) -> Any:
     if isinstance(optimizer, str):
         return Optax(optimizer, learning_rate)
     import optax  # slow to import, and natural steps do without
@@ -213,6 +227,6 @@ def _optimizer(optimizer, learning_rate) -> Any:
     return Custom(optimizer)
 
 
-def _tempering(rule) -> Any:
+def _tempering(rule: Any) -> Any:
     check(hasattr(rule, "strictness"), "tempering", "fit", "a rule such as Constant(1.5) or Logarithmic(3.0)", rule)
     return rule

@@ -37,10 +37,10 @@ class _Euclidean:
         """Give the optax transformation."""
         raise NotImplementedError
 
-    def init(self, params):
+    def init(self, params: Any) -> Any:
         return self.transformation().init(params)
 
-    def step(self, family, params, memory, direction, length):
+    def step(self, family: Any, params: Any, memory: Any, direction: Any, length: Any) -> Any:
         loss = jax.tree.map(jnp.negative, direction)  # optax minimises: the one place where the sign turns
         updates, memory = self.transformation().update(loss, memory, params)
         moved = jax.tree.map(lambda p, u: p + length * u, params, updates)
@@ -54,11 +54,11 @@ class Optax(_Euclidean):
     name: str = "adam"
     learning_rate: float = 0.01
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(self.name in NAMED, "optimizer", "fit", f"one of {', '.join(NAMED)} or an optax transformation", self.name)
         positive_number("learning_rate", "fit", self.learning_rate)
 
-    def transformation(self):
+    def transformation(self) -> Any:
         return _named(self.name, self.learning_rate)
 
 
@@ -68,12 +68,12 @@ class Custom(_Euclidean):
 
     given: optax.GradientTransformation
 
-    def transformation(self):
+    def transformation(self) -> Any:
         return self.given
 
 
 @lru_cache
-def _named(name, learning_rate):
+def _named(name: str, learning_rate: float) -> Any:
     import optax  # slow to import, and natural steps do without
 
     return getattr(optax, NAMED[name])(learning_rate)
@@ -90,7 +90,7 @@ class Natural:
     momentum: float = 0.9
     clip: float = 4.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(0 <= self.momentum < 1, "momentum", "Natural", "in [0, 1)", self.momentum)
         positive_number("clip", "Natural", self.clip)
 
@@ -105,6 +105,6 @@ class ValueLine:
     recall: float = 2.0
     reach: float = 2.0  # most that a logit moves in a step of full length
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_number("recall", "ValueLine", self.recall)
         positive_number("reach", "ValueLine", self.reach)

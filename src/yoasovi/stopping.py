@@ -28,7 +28,7 @@ class StopReason(IntEnum):
         """One sentence: what was known at the end, and the next thing to try."""
         return _SENTENCES[self]
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.name.lower()}: {self.sentence}"
 
 
@@ -61,13 +61,13 @@ class Patience:
 
     patience: int = 3
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_integer("patience", "Patience", self.patience)
 
-    def init(self):
+    def init(self) -> Any:
         return np.asarray(0)
 
-    def update(self, memory, missed, progressed, change):
+    def update(self, memory: Any, missed: Any, progressed: Any, change: Any) -> tuple[Any, Any]:
         misses = space(progressed).where(progressed, 0, memory + missed)
         return misses, misses >= self.patience
 
@@ -78,13 +78,13 @@ class ParameterChange:
 
     tolerance: float = 1e-5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_number("tolerance", "ParameterChange", self.tolerance)
 
-    def init(self):
+    def init(self) -> Any:
         return ()
 
-    def update(self, memory, missed, progressed, change):
+    def update(self, memory: Any, missed: Any, progressed: Any, change: Any) -> tuple[Any, Any]:
         return memory, progressed & (change < self.tolerance)
 
 
@@ -92,8 +92,8 @@ class ParameterChange:
 class MaxSteps:
     """Never stop before `max_steps` of the fit."""
 
-    def init(self):
+    def init(self) -> Any:
         return ()
 
-    def update(self, memory, missed, progressed, change):
+    def update(self, memory: Any, missed: Any, progressed: Any, change: Any) -> tuple[Any, Any]:
         return memory, progressed & False

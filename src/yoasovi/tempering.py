@@ -28,10 +28,10 @@ class Tempering(Protocol):
 
 
 class _Memoryless:
-    def init(self):
+    def init(self) -> Any:
         return ()
 
-    def update(self, memory, turned):
+    def update(self, memory: Any, turned: Any) -> Any:
         return memory
 
 
@@ -41,10 +41,10 @@ class Constant(_Memoryless):
 
     value: float = 1.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_number("value", "Constant", self.value)
 
-    def strictness(self, memory, t):
+    def strictness(self, memory: Any, t: Any) -> Any:
         return self.value + 0.0 * t
 
 
@@ -54,10 +54,10 @@ class Logarithmic(_Memoryless):
 
     k: float = 3.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_number("k", "Logarithmic", self.k)
 
-    def strictness(self, memory, t):
+    def strictness(self, memory: Any, t: Any) -> Any:
         return self.k * space(t).log(1.0 * t)
 
 
@@ -69,12 +69,12 @@ class Linear(_Memoryless):
     end: float = 15.0
     steps: int = 2500
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_number("start", "Linear", self.start)
         positive_number("end", "Linear", self.end)
         positive_integer("steps", "Linear", self.steps)
 
-    def strictness(self, memory, t):
+    def strictness(self, memory: Any, t: Any) -> Any:
         share = space(t).clip((t - 1) / max(self.steps - 1, 1), 0.0, 1.0)
         return self.start + share * (self.end - self.start)
 
@@ -97,19 +97,19 @@ class Warmup:
     block: int = 25
     share: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_number("start", "Warmup", self.start)
         check(self.factor > 1, "factor", "Warmup", "above 1", self.factor)
         positive_integer("block", "Warmup", self.block)
         check(0 <= self.share < 1, "share", "Warmup", "in [0, 1)", self.share)
 
-    def init(self):
+    def init(self) -> WarmupMemory:
         return WarmupMemory(np.asarray(float(self.start)), np.asarray(0), np.asarray(0), np.asarray(False))
 
-    def strictness(self, memory, t):
+    def strictness(self, memory: Any, t: Any) -> Any:
         return memory.strictness
 
-    def update(self, memory, turned):
+    def update(self, memory: Any, turned: Any) -> Any:
         xp, seen, turns = space(turned), memory.seen + 1, memory.turns + turned
         full = (seen == self.block) & ~memory.done
         calm = turns <= self.share * self.block

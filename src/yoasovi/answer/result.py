@@ -219,7 +219,7 @@ class Fit:
         size = _WORTH_LONG if long else max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
         if size not in self._pools:
 
-            def log_ratio(eps):
+            def log_ratio(eps: Any) -> Any:
                 self.num_values += len(eps)
                 return self.kernels.values(self.lane, eps[None])[0]
 
@@ -298,7 +298,7 @@ class Fit:
         return self.log_ratio
 
     def diagnose(
-        self, thresholds: Thresholds | None = None, *, draws: int | None = None, starts: int | None = None, **limits
+        self, thresholds: Thresholds | None = None, *, draws: int | None = None, starts: int | None = None, **limits: Any
     ) -> Verdict:
         """Grade the fit: good, usable, poor or failed, with the evidence and the next thing to try.
 
@@ -353,7 +353,7 @@ class Fit:
 
             return predict(self, data, n, seed, corrected)
 
-    def plot(self, kind: str = "all", **options) -> Any:
+    def plot(self, kind: str = "all", **options: Any) -> Any:
         """Draw the fit with matplotlib and give the figure; see `yoasovi.report.plots.plot`."""
         with self.waiting("plot"):
             from yoasovi.report.plots import plot
@@ -430,7 +430,7 @@ class Fit:
         }  # fmt: skip
         return table(f"Fit of {self.model.name}", said.items())
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         state = "converged" if self.converged else self.stop_reason.name.lower()
         return f"Fit({self.model.name}, {self.method.name}, {self.family.name}, elbo={self.elbo}, {state})"
 

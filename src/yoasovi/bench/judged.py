@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from yoasovi.bench.posteriors import POSTERIORS
+from yoasovi.bench.peers import MENDED
+from yoasovi.bench.posteriors import Posterior
 from yoasovi.experiments.files import Row
 
 NAT = 1.0
@@ -16,28 +17,28 @@ OURS, GOLD, SVI = "yoasovi", "NUTS", "SVI "
 LIKE = {"mean_field": "yoasovi, mean-field", "full_rank": "yoasovi, full-rank"}
 
 
-def judged(rows: list[Row], references: dict[str, Row]) -> list[Row]:
+def judged(rows: list[Row], references: dict[str, Row], known: dict[str, Posterior]) -> list[Row]:
     """Give the rows with their errors and their times to within a nat of the best ELBO that their family reached."""
     out = []
     for row in rows:
-        known = references.get(row["problem"], {})
         kept = {k: v for k, v in row.items() if k not in ("study", "settings", "yoasovi", "jax", "mean", "sd")}
-        out.append({**kept, "dim": POSTERIORS[row["problem"]].dim, **_errors(row, known)})
+        out.append({**kept, "dim": known[row["problem"]].dim, **_errors(row, references.get(row["problem"], {}))})
     best: dict[tuple[str, str], float] = {}
     for row in out:
-        if (top := top_elbo(row)) is not None:
+        if (top := top_elbo(row)) is not None and not row["family"].endswith(MENDED):
             key = row["problem"], group(row["family"])
             best[key] = max(top, best.get(key, top))
     for row in out:
-        bar = best.get((row["problem"], group(row.get("family", ""))))
+        bar = best.get((row["problem"], group(row.get("family", ""))), top_elbo(row))
         row["best_elbo"] = bar
         row["cold_to_nat"], row["warm_to_nat"] = (None, None) if bar is None else reached(row, bar)
     return out
 
 
 def group(family: str) -> str:
-    """Give what a family is compared with: a covariance of low rank is a covariance."""
-    return "full_rank" if family == "low_rank" else family
+    """Give what a family is compared with: a covariance with structure is a covariance."""
+    plain = family.removesuffix(MENDED)
+    return "full_rank" if plain in ("low_rank", "arrow") else plain
 
 
 def top_elbo(row: Row) -> float | None:
@@ -47,9 +48,9 @@ def top_elbo(row: Row) -> float | None:
 
 
 def best_of(rows: list[Row], families: tuple[str, ...]) -> float | None:
-    """Give the highest ELBO that rows of these families reached."""
-    tops = [top for row in rows if group(row.get("family", "")) in families and (top := top_elbo(row)) is not None]
-    return max(tops, default=None)
+    """Give the highest ELBO that rows of these families reached; mended forms have others, and set no bar."""
+    plain = [row for row in rows if not row.get("family", "").endswith(MENDED) and group(row.get("family", "")) in families]
+    return max([top for row in plain if (top := top_elbo(row)) is not None], default=None)
 
 
 def reached(row: Row, bar: float) -> tuple[float | None, float | None]:
@@ -62,7 +63,8 @@ def reached(row: Row, bar: float) -> tuple[float | None, float | None]:
 def _errors(row: Row, known: Row) -> Row:
     if "mean" not in row or "mean" not in known:
         return {"mean_error": None, "sd_low": None, "sd_high": None, "at_nuts": None}
-    flat = lambda part: np.concatenate([np.asarray(part[k], float) for k in sorted(known["mean"])])
+    names = sorted(set(known["mean"]) & set(row["mean"]))
+    flat = lambda part: np.concatenate([np.asarray(part[k], float) for k in names])
     with np.errstate(all="ignore"):
         error = np.abs(flat(row["mean"]) - flat(known["mean"])) / flat(known["sd"])
         ratio = flat(row["sd"]) / flat(known["sd"])

@@ -37,7 +37,10 @@ it has no q and no ELBO)."""
 
 def write(out: Path) -> list[Table]:
     """Write page and figure from the folder's bench.json; give the tables that a terminal shows."""
-    found = json.loads((out / "bench.json").read_text())
+    try:
+        found = json.loads((out / "bench.json").read_text())
+    except FileNotFoundError:
+        raise ValueError(f"`out` of `bench` must be a folder with a bench.json; got {out}.") from None
     rows = found["rows"]
     raced = races(rows)
     figure = _figure(rows, out)
@@ -51,7 +54,7 @@ def write(out: Path) -> list[Table]:
         *(["## Time to within a nat, beside SVI", beside.markdown()] if raced else []),
         *([f"![Mean error against cold seconds, by posterior]({out.name}/bench.svg)"] if figure else []),
         "## Not run", _listed(_not_run(found)) or "Everything was run.",
-        "## Every posterior", *(_of_posterior(name, rows, found["references"]) for name in _names(rows)),
+        "## Every posterior", *(_of_posterior(name, found) for name in _names(rows)),
     ]  # fmt: skip
     write_file(out.with_name(out.name + ".md"), "\n\n".join(part.strip() for part in parts if part.strip()) + "\n")
     notes = (*_in_short(rows, raced), *in_front, *found["left_out"], *_failed(rows))
@@ -69,7 +72,9 @@ def _names(rows: list[Row]) -> list[str]:
 def _opening(found: dict[str, Any], folder: str) -> str:
     machine = found["machine"]
     libraries = ", ".join(f"{k} {v}" for k, v in found["versions"].items())
-    side = "one row at a time" if found["workers"] == 1 else f"{found['workers']} rows at a time"
+    side = "one row at a time"
+    if found["jobs"] > 1:
+        side = f"{found['jobs']} rows at a time, each on one core of its own with one thread"
     return (
         f"This library beside what people would use instead, by\n\n```sh\n{found['command']}\n```\n\non {machine['cores']} "
         f"cores ({machine['processor']}, {machine['system']}), {side}, {libraries}. All figures are in "
@@ -141,9 +146,9 @@ def _beside_svi(raced: list[Race]) -> Table:
     return Table("Time to within a nat, beside the fastest SVI setting", head, cells, (), ("ELBO to reach",))
 
 
-def _of_posterior(name: str, rows: list[Row], references: dict[str, Row]) -> str:
+def _of_posterior(name: str, found: dict[str, Any]) -> str:
     cells = []
-    for row in [x for x in rows if x["problem"] == name]:
+    for row in [x for x in found["rows"] if x["problem"] == name]:
         if "error" in row:
             cells.append((row["method"], f"failed: {row['error']}", *("–",) * 9))
             continue
@@ -161,12 +166,12 @@ def _of_posterior(name: str, rows: list[Row], references: dict[str, Row]) -> str
         "method", "family", "cold s", "warm s", "values", "gradients", "ELBO", "mean error", "sd ratios", "verdict",
         "to a nat",
     )  # fmt: skip
-    known, posterior = references.get(name, {}), POSTERIORS[name]
+    known, posterior = found["references"].get(name, {}), found["posteriors"][name]
     if known.get("rhat") is not None:
         made = f"Reference: R-hat {known['rhat']:.3f} at most, effective size {known['ess']:,.0f} at least."
     else:
         made = f"No reference: {known.get('error')}."
-    about = f"{posterior.about[0].upper()}{posterior.about[1:]}; d = {posterior.dim:,}. {made}"
+    about = f"{posterior['about'][0].upper()}{posterior['about'][1:]}; d = {posterior['dim']:,}. {made}"
     return f"### {name}\n\n{about}\n\n{Table(name, head, cells).markdown()}"
 
 
@@ -176,6 +181,7 @@ def _not_run(found: dict[str, Any]) -> list[str]:
     peers = [x for x in PEERS if x not in {row["method"] for row in rows}]
     whole = [f"Posteriors that have no row here: {', '.join(left)}."] if left else []
     whole += [f"Methods that have no row here: {'; '.join(peers)}."] if peers else []
+    whole += [f"Cut off: {found['asked'] - len(rows)} of {found['asked']} rows."] if len(rows) < found["asked"] else []
     return [*found["left_out"], *whole, *_failed(rows)]
 
 
@@ -195,6 +201,7 @@ def _figure(rows: list[Row], out: Path) -> bool:
     kind = lambda x: x if x in (OURS, GOLD) else next((v for k, v in starts.items() if x.startswith(k)), "other")
     shown = [OURS, GOLD, *starts.values(), "other"]
     for place, axis in zip(names, axes.flat, strict=False):
+        dim = next(row["dim"] for row in rows if row["problem"] == place)
         for i, who in enumerate(shown):
             here = [x for x in rows if x["problem"] == place and x.get("mean_error") and kind(x["method"]) == who]
             axis.scatter(
@@ -202,7 +209,7 @@ def _figure(rows: list[Row], out: Path) -> bool:
                 color=drawing.COLOURS[i], marker=drawing.MARKERS[i], zorder=3 if who == OURS else 2,
             )  # fmt: skip
         axis.axhline(MEAN, color="0.7", lw=0.8, zorder=0)
-        axis.set(xscale="log", yscale="log", title=f"{place} (d = {POSTERIORS[place].dim:,})")
+        axis.set(xscale="log", yscale="log", title=f"{place} (d = {dim:,})")
     for axis in list(axes.flat)[len(names) :]:
         axis.set_visible(False)
     figure.supxlabel("seconds from a cold start", fontsize=8)

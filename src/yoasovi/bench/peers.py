@@ -24,6 +24,7 @@ FULL_RANK_UP_TO = 500  # dimensions; beyond, a step of a full covariance takes t
 FIXED_DRAWS = 30
 WARMUP, KEPT, CHAINS = 1_000, 1_000, 4
 PATHS = 4  # as in Stan
+MENDED = ", mended"  # ends the family of a fit whose model has another form than it was given in
 Draw = Callable[[int, int], tuple[Any, Any]]  # number, seed -> draws (n, d) on the flat scale, log q or None
 
 
@@ -272,7 +273,7 @@ def ours(case: Case, method: str = "yoasovi", **options: Any) -> Run:
         if fit.parts:
             family = "mixture"
         elif any(note.kept for note in fit.mended):
-            family += ", mended"
+            family += MENDED
         return Found(
             family, sites=lambda n: fit.sample(n, corrected=None if own else False), elbo=(fit.elbo.value, fit.elbo.se),
             values=fit.num_values, gradients=fit.num_gradients, note=fit.stop_reason.name.lower(),

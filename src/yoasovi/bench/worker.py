@@ -8,12 +8,15 @@ either. The row goes to stdout as JSON.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
+from yoasovi.bench.database import draws as draws_of
 from yoasovi.bench.peers import PEERS, Found
 from yoasovi.bench.posteriors import Case
 from yoasovi.experiments.files import Row
@@ -25,9 +28,11 @@ REFERENCE = "reference"
 _LONG, _QUICK = (1_500, 5_000), (1_000, 1_500)  # warm-up and draws of the reference's four chains
 
 
-def measured(posterior: str, peer: str, seed: int, quick: bool) -> Row:
-    """Give the row of a peer, or the reference."""
-    case = Case(posterior)
+def measured(posterior: str, peer: str, seed: int, quick: bool, core: int | None = None, folder: str | None = None) -> Row:
+    """Give the row of a peer, or the reference; with a core, on that one alone."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    case = Case(posterior, None if folder is None else Path(folder))
     if peer == REFERENCE:
         return reference(case, quick)
     begin = time.perf_counter()
@@ -54,7 +59,6 @@ def _said_of(case: Case, found: Found, built: float, first: Found) -> Row:
 
     scorer = Scorer(case.model, case.args)
     n = _DRAWS if scorer.target.dim <= _WIDE else _DRAWS_IF_WIDE
-    names = case.posterior.compared or tuple(scorer.target.latents)
     row: Row = {"family": found.family, "values": found.values, "gradients": found.gradients, "note": found.note}
     elbo = found.elbo
     if found.draw is not None:
@@ -64,6 +68,7 @@ def _said_of(case: Case, found: Found, built: float, first: Found) -> Row:
     else:
         assert found.sites is not None
         draws = found.sites(n)
+    names = tuple(draws) if case.posterior is None else case.posterior.compared or tuple(scorer.target.latents)
     row["elbo"], row["elbo_se"] = (None, None) if elbo is None else map(finite, elbo)
     row["mean"], row["sd"] = moments(draws, names)
     row["marks"] = []
@@ -77,27 +82,40 @@ def _said_of(case: Case, found: Found, built: float, first: Found) -> Row:
 
 
 def reference(case: Case, quick: bool) -> Row:
-    """Give means and sds by a long run of NUTS in double precision; centred hierarchies in their non-centred form."""
+    """Give means and sds by the database's draws, else by a long run of NUTS in double precision.
+
+    Centred hierarchies are seen by it in their non-centred form.
+    """
     import jax
     import numpy as np
-    from numpyro.diagnostics import summary
     from numpyro.handlers import reparam
     from numpyro.infer import MCMC, NUTS
     from numpyro.infer.reparam import LocScaleReparam
 
-    from yoasovi.bench.target import Target, moments
+    from yoasovi.bench.target import Target
 
+    if case.folder is not None and (kept := draws_of(case.folder, case.name)) is not None:
+        return _by_draws(kept)
     jax.config.update("jax_enable_x64", True)
-    form = {name: LocScaleReparam(0.0) for name in case.posterior.centred}
+    form = {name: LocScaleReparam(0.0) for name in (case.posterior.centred if case.posterior else ())}
     model = reparam(case.model, config=form) if form else case.model
     warmup, draws = _QUICK if quick else _LONG
     kernel = NUTS(model, target_accept_prob=0.95)
     mcmc = MCMC(kernel, num_warmup=warmup, num_samples=draws, num_chains=4, chain_method="vectorized", progress_bar=False)
     mcmc.run(jax.random.key(99), *case.args)
-    names = case.posterior.compared or tuple(Target(case.model, case.args).latents)
-    chains = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items() if k in names}
+    names = (case.posterior and case.posterior.compared) or tuple(Target(case.model, case.args).latents)
+    return _by_draws({k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items() if k in names})
+
+
+def _by_draws(chains: dict[str, Any]) -> Row:
+    """Give means and sds of draws (chains, draws, ...) by site, and how well they are known."""
+    import numpy as np
+    from numpyro.diagnostics import summary
+
+    from yoasovi.bench.target import moments
+
     checks = summary(chains).values()
-    mean, sd = moments({k: v.reshape(-1, *v.shape[2:]) for k, v in chains.items()}, names)
+    mean, sd = moments({k: v.reshape(-1, *v.shape[2:]) for k, v in chains.items()}, tuple(chains))
     worst = {"rhat": max(float(np.max(x["r_hat"])) for x in checks), "ess": min(float(np.min(x["n_eff"])) for x in checks)}
     return {"mean": mean, "sd": sd, **{k: round(v, 4) for k, v in worst.items()}}
 

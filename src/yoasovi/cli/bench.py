@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +18,10 @@ def bench(
     peer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this method; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Of every run.")] = 0,
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder for results; DIR.md stands beside it.")] = "performance",
-    workers: Annotated[int, typer.Option(help="Rows at a time; more than one makes each of them slower.")] = 1,
+    posteriordb: Annotated[str | None, typer.Option(metavar="FOLDER", help="A clone of it: its posteriors too.")] = None,
+    jobs: Annotated[int, typer.Option(help="Rows at a time, each with one core and one thread; 1: all cores.")] = 1,
+    limit: Annotated[int, typer.Option(help="Seconds that a row may take.")] = 1800,
+    page: Annotated[bool, typer.Option("--page", help="Make the page again from DIR/bench.json, and run nothing.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the posteriors and the methods, and run nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of the progress on stderr.")] = False,
 ):
@@ -29,11 +33,19 @@ def bench(
         print("\n".join(["posteriors:", *(f"  {k} (d = {x.dim:,}): {x.about}" for k, x in POSTERIORS.items())]))
         print("\n".join(["methods:", *(f"  {k}: {x.about}" for k, x in PEERS.items())]))
         return
-    from yoasovi.bench.run import bench as run
+    from yoasovi.bench.page import write
 
-    say = (lambda _: None) if quiet else lambda line: print(line, file=sys.stderr, flush=True)
-    only = tuple(posterior or ()), tuple(peer or ())
-    tables = run(out, quick=quick, posteriors=only[0], peers=only[1], seed=seed, workers=workers, say=say)
+    if page:
+        tables = write(Path(out))
+    else:
+        from yoasovi.bench.run import bench as run
+
+        say = (lambda _: None) if quiet else lambda line: print(line, file=sys.stderr, flush=True)
+        only = tuple(posterior or ()), tuple(peer or ())
+        tables = run(
+            out, quick=quick, posteriors=only[0], peers=only[1], seed=seed, posteriordb=posteriordb, jobs=jobs, limit=limit,
+            say=say,
+        )  # fmt: skip
     terminal = console()
     for table in tables:
         terminal.print(shown(table.narrow()))

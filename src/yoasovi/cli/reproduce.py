@@ -19,11 +19,18 @@ def reproduce(
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder for results; `all` puts DIR.md beside it.")] = "paper",
     workers: Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")] = None,
     sets: Annotated[str, typer.Option(metavar="A,B,...", help="Data sets of figure2, by their names in FCPS.")] = "",
+    page: Annotated[
+        bool, typer.Option("--page", help="Make DIR.md again from the files of `all`, and run nothing.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of the progress on stderr.")] = False,
 ):
     """Run the paper's experiments again: tables as CSV and JSON, figures as PNG and SVG. Finished rows are not run again."""
-    from yoasovi.experiments.reproduce import reproduce as run
+    from yoasovi.experiments.reproduce import page_again, reproduce as run
 
+    if page:
+        page_again(out)
+        print(f"Written: {out}.md")
+        return
     names = tuple(x.strip() for x in sets.split(",") if x.strip())
     say = (lambda _: None) if quiet else lambda line: print(line, file=sys.stderr, flush=True)
     tables = run(what, out, quick=quick, seeds=seeds, sets=names, workers=workers, say=say)
@@ -33,8 +40,8 @@ def reproduce(
     for note in dict.fromkeys(note for table in tables for note in table.notes):
         terminal.print(note, style="dim", highlight=False, markup=False)
     whole = "all columns, the figures and every row"
-    page = f", the page in {out}.md" if what == "all" else ""
-    terminal.print(f"Written: {whole} in {out}{page}", highlight=False, markup=False, soft_wrap=True)
+    beside = f", the page in {out}.md" if what == "all" else ""
+    terminal.print(f"Written: {whole} in {out}{beside}", highlight=False, markup=False, soft_wrap=True)
 
 
 def shown(table):

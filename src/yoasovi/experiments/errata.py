@@ -14,13 +14,14 @@ import numpy as np
 
 from yoasovi.acceptance import Naive
 from yoasovi.answer.result import Fit
+from yoasovi.choosing import choose_family
 from yoasovi.draws import MonteCarlo, Sobol
 from yoasovi.experiments.figure1 import REFERENCE, RULES, STRICTNESS, Printed, probability
 from yoasovi.experiments.files import Row, write_csv, write_json
 from yoasovi.experiments.networks import PUBLISHED as LATER, TEN
 from yoasovi.experiments.rows import Table, Task, finite, number
 from yoasovi.experiments.table1 import PUBLISHED, mixture
-from yoasovi.fitting import choose_family, fit
+from yoasovi.fitting import fit
 from yoasovi.gradients import Problem, Reparam, look, score_direction
 from yoasovi.kernels.programs import Clock, call
 from yoasovi.methods import Method, method

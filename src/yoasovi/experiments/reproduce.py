@@ -5,6 +5,7 @@ The studies, and JAX with them, are imported once the arguments are known to be 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,22 @@ def reproduce(
     if what == "all":
         files.write(out.with_name(out.name + ".md"), page.page(out, command("all")))
     return tables
+
+
+def page_again(out: str | Path) -> None:
+    """Make the page of a folder again from its files, and run nothing."""
+    from yoasovi.experiments import page
+
+    out = Path(out)
+    try:
+        command = json.loads((out / "table1.json").read_text())["command"]
+        text = page.page(out, command.replace("reproduce table1", "reproduce all"))
+    except FileNotFoundError as error:
+        found = Path(error.filename).name
+        raise ValueError(
+            f"`out` of `reproduce` must be a folder with the files of all studies; {out} has no {found}."
+        ) from None
+    files.write(out.with_name(out.name + ".md"), text)
 
 
 def _parts(study: str, quick: bool, seeds: int, sets: tuple[str, ...]) -> tuple[list, Any, Any]:

@@ -52,22 +52,25 @@ class Task:
 
 Measure = Callable[[Task, int], Row]
 Say = Callable[[str], None]
+Each = Callable[[Callable[[Task], Task], list[Task], int], Iterable[tuple[int, Any]]]
 
 
-def run(measure: Measure, tasks: list[Task], out: Path, workers: int, say: Say = lambda _: None) -> list[Row]:
-    """Run what is not finished yet, in `workers` processes, and give all rows in the order of the tasks."""
+def run(
+    measure: Measure, tasks: list[Task], out: Path, workers: int, say: Say = lambda _: None, each: Each = each
+) -> list[Row]:
+    """Run what is not finished yet, `workers` at a time by `each`, and give all rows in the order of the tasks."""
     positive_integer("workers", "reproduce", workers)
     todo = [task for task in tasks if any(finished(task, out, seed) is None for seed in task.seeds)]
     if todo != tasks:
         say(f"{tasks[0].study}: {len(tasks) - len(todo)} of {len(tasks)} lines of the table were already there")
-    for i, task in enumerate(_done(measure, todo, out, workers)):
+    for i, task in enumerate(_done(each(partial(work, measure, out), todo, workers), todo)):
         say(f"{task.study}: {task.problem}, {task.method} done ({i + 1} of {len(todo)})")
     rows = [finished(task, out, seed) for task in tasks for seed in task.seeds]
     return [row for row in rows if row is not None]
 
 
-def _done(measure: Measure, tasks: list[Task], out: Path, workers: int) -> Iterable[Task]:
-    for place, ended in each(partial(work, measure, out), tasks, workers):
+def _done(ends: Iterable[tuple[int, Any]], tasks: list[Task]) -> Iterable[Task]:
+    for place, ended in ends:
         if isinstance(ended, Failure):
             raise RuntimeError(f"{tasks[place].problem}, {tasks[place].method}: {ended.error}\n{ended.traceback}")
         yield ended

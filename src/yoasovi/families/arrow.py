@@ -75,7 +75,7 @@ class Arrow(Gaussian):
     layout: tuple[Piece, ...] = ()
     name: ClassVar[str] = "arrow"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.local, Mapping):
             object.__setattr__(self, "local", tuple(self.local.items()))
 
@@ -140,7 +140,7 @@ class Arrow(Gaussian):
                 done_hub += outer
         return xp.concatenate(parts, -1)
 
-    def init(self, mean, scale, rng):
+    def init(self, mean: Any, scale: Any, rng: Any) -> Any:
         xp, lead = space(mean), mean.shape[:-1]
         none = lambda *shape: xp.zeros((*lead, *shape), mean.dtype)
         wide, own = self.num_globals, self.num_locals
@@ -148,60 +148,60 @@ class Arrow(Gaussian):
             mean, xp.log(scale), none(wide, wide), none(self.groups, own, wide), none(self.groups, own, own)
         )  # fmt: skip
 
-    def factors(self, params):
+    def factors(self, params: Any) -> Any:
         """Give the triangular factors of the globals and of every group's locals."""
         xp = space(params.mean)
         logs = self.split(params.log_diagonal)
         whole = lambda lower, log: xp.tril(lower, -1) + as_diagonal(xp.exp(log))
         return Split(whole(params.corner, logs.hub), whole(params.blocks, turned(logs.spokes)))
 
-    def _spread(self, params, eps):
+    def _spread(self, params: Any, eps: Any) -> Any:
         """Give C eps."""
         xp, (corner, blocks), noise = space(eps), self.factors(params), self.split(eps)
         spokes = xp.einsum("...ijg,...njg->...nig", groups_last(blocks), noise.spokes)
         spokes = spokes + _times(noise.hub, params.coupling)
         return self.join(noise.hub @ turned(corner), spokes)
 
-    def place(self, params, eps):
+    def place(self, params: Any, eps: Any) -> Any:
         return params.mean[..., None, :] + self._spread(params, eps)
 
-    def minus_log_q(self, params, eps):
+    def minus_log_q(self, params: Any, eps: Any) -> Any:
         return 0.5 * (eps**2).sum(-1) + (params.log_diagonal.sum(-1) + 0.5 * eps.shape[-1] * LOG_2PI)[..., None]
 
-    def _noise_behind(self, params, theta):
+    def _noise_behind(self, params: Any, theta: Any) -> Any:
         (corner, blocks), away = self.factors(params), self.split(theta - params.mean[..., None, :])
         hub = turned(solve_lower(corner, turned(away.hub)))
         return Split(hub, solve_lower(blocks, reversed_axes(away.spokes - _times(hub, params.coupling))))  # (..., G, l, n)
 
-    def log_q(self, params, theta):
+    def log_q(self, params: Any, theta: Any) -> Any:
         hub, spokes = self._noise_behind(params, theta)
         square = (hub**2).sum(-1) + (spokes**2).sum((-3, -2))
         return -0.5 * square - (params.log_diagonal.sum(-1) + 0.5 * theta.shape[-1] * LOG_2PI)[..., None]
 
-    def slope(self, params, theta):
+    def slope(self, params: Any, theta: Any) -> Any:
         xp, (corner, blocks) = space(theta), self.factors(params)
         hub, spokes = self._noise_behind(params, theta)
         spokes = reversed_axes(xp.linalg.solve(turned(blocks), spokes))
         hub = turned(xp.linalg.solve(turned(corner), turned(hub - _gathered(spokes, params.coupling))))
         return -self.join(hub, spokes)
 
-    def pull(self, params, grad):
+    def pull(self, params: Any, grad: Any) -> Any:
         """Turn gradients by theta into gradients by eps."""
         (corner, blocks), slope = self.factors(params), self.split(grad)
         spokes = space(grad).einsum("...jig,...njg->...nig", groups_last(blocks), slope.spokes)
         return self.join(slope.hub @ corner + _gathered(slope.spokes, params.coupling), spokes)
 
-    def white(self, params, eps, grad):
+    def white(self, params: Any, eps: Any, grad: Any) -> Any:
         return self.pull(params, grad) + eps
 
-    def natural(self, params, eps, white):
+    def natural(self, params: Any, eps: Any, white: Any) -> Any:
         xp, noise, score = space(white), self.split(eps), self.split(white)
         own = turned(score.spokes)[..., None]
         corner, blocks = score.hub[..., None] * noise.hub[..., None, :], own * turned(noise.spokes)[..., None, :]
         coupling = own * noise.hub[..., None, None, :]
         return ArrowParams(white, 0.5 * white * eps, xp.tril(corner, -1), coupling, xp.tril(blocks, -1))
 
-    def move(self, params, step, cap):
+    def move(self, params: Any, step: Any, cap: Any) -> Any:
         xp, (hub_logs, logs) = space(params.mean), self.split(step.log_diagonal)
         logs = turned(logs)
         # A trust region on each group's factor, and on the globals'.
@@ -214,7 +214,7 @@ class Arrow(Gaussian):
         shift = self._spread(params, clip(step.mean, cap)[..., None, :])[..., 0, :]
         return self._turned_by(params, shift, corner, wider * step.coupling, blocks)
 
-    def _turned_by(self, params, shift, corner, coupling, blocks):
+    def _turned_by(self, params: Any, shift: Any, corner: Any, coupling: Any, blocks: Any) -> Any:
         """Multiply the factor by another of its kind from the right."""
         xp, (hub, spokes) = space(params.mean), self.factors(params)
         logs, own = (xp.log(xp.diagonal(x, axis1=-2, axis2=-1)) for x in (hub @ corner, spokes @ blocks))
@@ -223,72 +223,74 @@ class Arrow(Gaussian):
             params.coupling @ corner[..., None, :, :] + spokes @ coupling, xp.tril(spokes @ blocks, -1),
         )  # fmt: skip
 
-    def propose(self, params, eps, white, full, length, trust):
+    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any) -> Any:
         if full:
             sums, rows = None, min(self.batch(eps.shape[-2], eps.shape[-1]), eps.shape[-2])
             for start in range(0, eps.shape[-2] - rows + 1, rows):
                 sums = self.gather(sums, eps[..., start : start + rows, :], white[..., start : start + rows, :])
             return self.propose_from(params, sums, length, trust)
         x, even, odd, usable = mirrored_parts(eps, white)
-        return self._along(params, line_of_diagonals(*map(self.split, (x, even, odd)), usable), length, trust)
+        return self._along(
+            params, line_of_diagonals(self.split(x), self.split(even), self.split(odd), usable), length, trust
+        )
 
-    def batch(self, size, dim):
+    def batch(self, size: Any, dim: Any) -> Any:
         """Give the draws of one batch of a window of a full line: enough for one group, few enough to tell noise."""
         least = 2 * (self.num_globals + self.num_locals) + 8
         return 2 * (max(least, min(size // _BATCHES, _NUMBERS // dim)) // 2)
 
-    def matched(self, noise):
+    def matched(self, noise: Any) -> Any:
         """Make the noise of one half of mirrored pairs match its law, if that can be done with so few."""
         few = noise.shape[-2] < self.num_globals + self.num_locals
         return noise if few else self.join(*matched(self.split(noise)))
 
-    def gather(self, sums, eps, white):
+    def gather(self, sums: Any, eps: Any, white: Any) -> Any:
         """Take note of what a batch of mirrored draws says."""
         x, even, odd, usable = mirrored_parts(eps, white)
-        return added(sums, batch_slopes(*map(self.split, (x, even, odd)), usable))
+        return added(sums, batch_slopes(self.split(x), self.split(even), self.split(odd), usable))
 
-    def propose_from(self, params, sums, length, trust):
+    def propose_from(self, params: Any, sums: Any, length: Any, trust: Any) -> Any:
         """Go where the line through all batches says."""
         return self._along(params, arrow_line(sums), length, trust)
 
-    def _along(self, params, fitted, length, trust):
+    def _along(self, params: Any, fitted: Any, length: Any, trust: Any) -> Any:
         step = arrow_newton(fitted.slopes, length, trust)
         noise = self.join(step.shift.hub, turned(step.shift.spokes))
         shift = self._spread(params, noise[..., None, :])[..., 0, :]
         there = self._turned_by(params, shift, step.corner, step.coupling, step.blocks)
         return Proposal(there, step.expected, fitted.signal, fitted.noise)
 
-    def frame(self, params):
+    def frame(self, params: Any) -> Any:
         corner, blocks = self.factors(params)
         spokes = np.sqrt((blocks**2).sum(-1) + (params.coupling**2).sum(-1))
         return params.mean, self.join(np.sqrt((corner**2).sum(-1)), turned(spokes))
 
-    def root(self, params):
+    def root(self, params: Any) -> Any:
         return ArrowRoot(self, params)
 
-    def widen(self, params, factor):
+    def widen(self, params: Any, factor: Any) -> Any:
         root = np.sqrt(factor)
         return ArrowParams(
             params.mean, params.log_diagonal + np.log(root),
             *(root * x for x in (params.corner, params.coupling, params.blocks)),
         )  # fmt: skip
 
-    def line_size(self, dim):
+    def line_size(self, dim: Any) -> Any:
         return 4 * self.batch(0, dim)
 
-    def bend(self, dim):
+    def bend(self, dim: Any) -> Any:
         return 60.0  # globals count more than their nats, and batches go on where single draws are noisy
 
-    def hub(self, dim):
+    def hub(self, dim: Any) -> Any:
         return tuple(self.split(np.arange(dim)).hub.tolist())
 
-    def lines_last(self):
+    def lines_last(self) -> Any:
         return True
 
-    def lines_pay(self, dim):
+    def lines_pay(self, dim: Any) -> Any:
         return True
 
-    def longest_first_step(self, dim):
+    def longest_first_step(self, dim: Any) -> Any:
         return 1.0 / (self.num_globals + self.num_locals)
 
 

@@ -85,7 +85,7 @@ class Gaussian(ABC):
         """Take a step, of at most `cap` standard deviations of each mean."""
 
     @abstractmethod
-    def propose(self, params, eps, white, full, length, trust) -> Proposal:
+    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any) -> Proposal:
         """Fit a line to a window's scores and go where it says; see `windows.score_line`."""
 
     @abstractmethod

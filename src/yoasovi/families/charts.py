@@ -88,19 +88,19 @@ class Normals:
     shape: tuple[int, ...]
 
     @property
-    def size(self):
+    def size(self) -> Any:
         return int(np.prod(self.shape))
 
     @property
-    def element(self):
+    def element(self) -> Any:
         return np.arange(self.size)
 
-    def features(self, params, theta):
+    def features(self, params: Any, theta: Any) -> Any:
         law = self.factor.law(params)
         x = jnp.log(theta) if isinstance(law, dist.LogNormal) else theta
         return jnp.ravel((x - law.loc) / law.scale)
 
-    def move(self, params, shift, stretch, limit):
+    def move(self, params: Any, shift: Any, stretch: Any, limit: Any) -> Any:
         shift, stretch, scale = shift.reshape(self.shape), stretch.reshape(self.shape), self.factor.law(params).scale
         if isinstance(self.factor, PaperNormal):
             variance = params["variance"] * jnp.exp(2.0 * stretch)
@@ -117,31 +117,31 @@ class ScoreFeatures:
     batch: tuple[int, ...]  # of independent elements
 
     @property
-    def size(self):
+    def size(self) -> Any:
         return sum(int(np.prod(shape)) for _, shape in self.shapes)
 
     @property
-    def element(self):
+    def element(self) -> Any:
         count = int(np.prod(self.batch))
         return np.concatenate([np.repeat(np.arange(count), int(np.prod(shape)) // count) for _, shape in self.shapes])
 
-    def features(self, params, theta):
+    def features(self, params: Any, theta: Any) -> Any:
         score = jax.grad(lambda p: jnp.sum(self.factor.log_prob(p, theta)))(params)
         return ravel_pytree(score)[0] / self._deviation(params)
 
-    def move(self, params, shift, stretch, limit):
+    def move(self, params: Any, shift: Any, stretch: Any, limit: Any) -> Any:
         flat, back = ravel_pytree(params)
         return back(flat + jnp.clip(shift / self._deviation(params), -limit, limit))
 
-    def _deviation(self, params):
+    def _deviation(self, params: Any) -> Any:
         law = self.factor.law(params)
         return jnp.sqrt(jnp.maximum(ravel_pytree(_FISHER[self.factor.distribution](law))[0], 1e-12))
 
 
-def _concentrations(*names):
+def _concentrations(*names: Any) -> Any:
     """Fisher information of the logarithms of the concentrations of a Beta or Dirichlet."""
 
-    def fisher(law):
+    def fisher(law: Any) -> Any:
         each = jnp.stack([getattr(law, n) for n in names], -1) if len(names) > 1 else getattr(law, names[0])
         found = each**2 * (polygamma(1, each) - polygamma(1, jnp.sum(each, -1, keepdims=True)))
         return {n: found[..., i] for i, n in enumerate(names)} if len(names) > 1 else {names[0]: found}
@@ -175,12 +175,12 @@ def _block(factor: Any, site: Site, prior: dist.Distribution) -> Any:
     return ScoreFeatures(factor, tuple((k, params[k].shape) for k in sorted(params)), batch)
 
 
-def _is_labels(factor) -> bool:
+def _is_labels(factor: Any) -> bool:
     discrete = (dist.CategoricalLogits, dist.BernoulliLogits)
     return isinstance(factor, PaperCategorical) or getattr(factor, "distribution", None) in discrete
 
 
-def _log_probs(factor, params):
+def _log_probs(factor: Any, params: Any) -> Any:
     if isinstance(factor, PaperCategorical):
         return jnp.log(params["probs"])
     logits = params["logits"]
@@ -189,7 +189,7 @@ def _log_probs(factor, params):
     return jax.nn.log_softmax(logits, -1)
 
 
-def _from_log_probs(factor, log_probs):
+def _from_log_probs(factor: Any, log_probs: Any) -> Any:
     if isinstance(factor, PaperCategorical):
         return factor.project({"probs": jnp.exp(log_probs)})
     if factor.distribution is dist.BernoulliLogits:

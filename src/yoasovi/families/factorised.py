@@ -45,12 +45,12 @@ class Factor(Protocol):
 class Law:
     """Any NumPyro distribution; its arguments are optimised on their unconstrained scale."""
 
-    distribution: type
+    distribution: type[dist.Distribution]
 
-    def _constraint(self, name):
+    def _constraint(self, name: Any) -> Any:
         return self.distribution.arg_constraints[name]
 
-    def init(self, site, prior, start):
+    def init(self, site: Any, prior: Any, start: Any) -> Any:
         shapes = {name: site.shape for name in self.distribution.arg_constraints}
         if self.distribution is dist.CategoricalLogits:
             return {"logits": np.zeros((*site.shape, _num_categories(prior)))}
@@ -61,19 +61,19 @@ class Law:
             free["scale"] = free["scale"] - 1.0
         return free
 
-    def law(self, params):
+    def law(self, params: Any) -> Any:
         return self.distribution(**{k: biject_to(self._constraint(k))(x) for k, x in params.items()})
 
-    def log_prob(self, params, value):
+    def log_prob(self, params: Any, value: Any) -> Any:
         if self.distribution is dist.BernoulliLogits:  # NumPyro's has a kink at 0, where fits begin
             log_odds = params["logits"]
             return jnp.where(value == 1, jax.nn.log_sigmoid(log_odds), jax.nn.log_sigmoid(-log_odds))
         return self.law(params).log_prob(value)
 
-    def project(self, params):
+    def project(self, params: Any) -> Any:
         return params
 
-    def widen(self, params, factor):
+    def widen(self, params: Any, factor: Any) -> Any:
         if self.distribution in (dist.Normal, dist.LogNormal):
             return {**params, "scale": params["scale"] + 0.5 * jnp.log(factor)}
         if self.distribution in (dist.CategoricalLogits, dist.BernoulliLogits):
@@ -88,24 +88,24 @@ class PaperNormal:
     low: float = 0.01
     high: float = 1000.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_number("low", "PaperNormal", self.low)
         positive_number("high", "PaperNormal", self.high)
 
-    def init(self, site, prior, start):
+    def init(self, site: Any, prior: Any, start: Any) -> Any:
         mean = np.zeros(site.shape) if start is None else np.asarray(start, float)
         return {"mean": mean, "variance": np.ones(site.shape)}
 
-    def law(self, params):
+    def law(self, params: Any) -> Any:
         return dist.Normal(params["mean"], jnp.sqrt(params["variance"]))
 
-    def log_prob(self, params, value):
+    def log_prob(self, params: Any, value: Any) -> Any:
         return self.law(params).log_prob(value)
 
-    def project(self, params):
+    def project(self, params: Any) -> Any:
         return {**params, "variance": jnp.clip(params["variance"], self.low, self.high)}
 
-    def widen(self, params, factor):
+    def widen(self, params: Any, factor: Any) -> Any:
         return {**params, "variance": params["variance"] * factor}
 
 
@@ -118,24 +118,24 @@ class PaperCategorical:
 
     floor: float = 0.01
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive_number("floor", "PaperCategorical", self.floor)
 
-    def init(self, site, prior, start):
+    def init(self, site: Any, prior: Any, start: Any) -> Any:
         k = _num_categories(prior)
         return {"probs": np.full((*site.shape, k), 1.0 / k)}
 
-    def law(self, params):
+    def law(self, params: Any) -> Any:
         return dist.CategoricalProbs(params["probs"])
 
-    def log_prob(self, params, value):
+    def log_prob(self, params: Any, value: Any) -> Any:
         return jnp.log(jnp.take_along_axis(params["probs"], value[..., None], -1)[..., 0])
 
-    def project(self, params):
+    def project(self, params: Any) -> Any:
         probs = jnp.maximum(params["probs"], self.floor)
         return {"probs": probs / jnp.sum(probs, -1, keepdims=True)}
 
-    def widen(self, params, factor):
+    def widen(self, params: Any, factor: Any) -> Any:
         probs = params["probs"] ** (1.0 / factor)
         return {"probs": probs / jnp.sum(probs, -1, keepdims=True)}
 
@@ -150,7 +150,7 @@ class Factorised:
     factors: tuple[tuple[str, Any], ...] = ()
     name: ClassVar[str] = "factorised"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.factors, Mapping):  # hashable, so that a family built again hits the compiled program
             object.__setattr__(self, "factors", tuple(self.factors.items()))
 
@@ -169,23 +169,23 @@ class Factorised:
         sites = {s.name: s for s in (*model.density.sites, *model.density.local_sites)}
         return {k: f.init(sites[k], _prior_of(model, sites[k]), start.get(k)) for k, f in self.factors}
 
-    def _sites(self, density: Density):
+    def _sites(self, density: Density) -> Any:
         return {s.name: s for s in (*density.sites, *density.local_sites)}
 
-    def noise_size(self, density):
+    def noise_size(self, density: Any) -> Any:
         return sum(_size(s) for s in self._sites(density).values())
 
-    def noise(self, points):
+    def noise(self, points: Any) -> Any:
         return points
 
-    def uniform(self, noise):
+    def uniform(self, noise: Any) -> Any:
         return noise
 
-    def draw(self, density, params, noise):
+    def draw(self, density: Any, params: Any, noise: Any) -> Any:
         """Turn rows of uniform noise into draws, by site."""
         return jax.vmap(lambda u: self._draw(density, params, u))(noise)
 
-    def _draw(self, density, params, uniform):
+    def _draw(self, density: Any, params: Any, uniform: Any) -> Any:
         theta, start = {}, 0
         for name, site in self._sites(density).items():
             u = uniform[start : start + _size(site)].reshape(site.shape)
@@ -193,34 +193,34 @@ class Factorised:
             start += _size(site)
         return theta
 
-    def terms(self, density, inputs, theta):
+    def terms(self, density: Any, inputs: Any, theta: Any) -> Any:
         return density.terms(inputs, theta)
 
-    def pieces(self, density, params, theta):
+    def pieces(self, density: Any, params: Any, theta: Any) -> Any:
         return jax.vmap(lambda x: {k: f.log_prob(params[k], x[k]) for k, f in self.factors})(theta)
 
-    def project(self, params):
+    def project(self, params: Any) -> Any:
         return {k: f.project(params[k]) for k, f in self.factors}
 
-    def widen(self, params, factor):
+    def widen(self, params: Any, factor: Any) -> Any:
         return {k: f.widen(params[k], factor) for k, f in self.factors}
 
-    def lines_pay(self, dim):
+    def lines_pay(self, dim: Any) -> Any:
         return False
 
-    def bend(self, dim):
+    def bend(self, dim: Any) -> Any:
         return 1.5
 
-    def lines_last(self):
+    def lines_last(self) -> Any:
         return False
 
-    def line_size(self, dim):
+    def line_size(self, dim: Any) -> Any:
         return 0
 
-    def longest_line(self, dim):
+    def longest_line(self, dim: Any) -> Any:
         return 0
 
-    def longest_first_step(self, dim):
+    def longest_first_step(self, dim: Any) -> Any:
         return 1.0
 
 
@@ -257,7 +257,7 @@ def _prior_of(model: Model, site: Site) -> dist.Distribution:
     return local_law(model.local[site.name], ones)
 
 
-def _num_categories(prior) -> int:
+def _num_categories(prior: Any) -> int:
     while not isinstance(prior, (dist.CategoricalLogits, dist.CategoricalProbs)):
         prior = prior.base_dist
     return (prior.probs if isinstance(prior, dist.CategoricalProbs) else prior.logits).shape[-1]

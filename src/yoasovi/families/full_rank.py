@@ -26,45 +26,45 @@ class FullRank(Gaussian):
 
     name: ClassVar[str] = "full_rank"
 
-    def init(self, mean, scale, rng):
+    def init(self, mean: Any, scale: Any, rng: Any) -> Any:
         xp = space(mean)
         return FullRankParams(mean, xp.log(scale), xp.zeros((*mean.shape, mean.shape[-1]), mean.dtype))
 
-    def factor(self, params):
+    def factor(self, params: Any) -> Any:
         """Give the lower-triangular C with q's covariance C C^T."""
         xp = space(params.mean)
         return xp.tril(params.lower, -1) + as_diagonal(xp.exp(params.log_diagonal))
 
-    def _with_factor(self, mean, factor):
+    def _with_factor(self, mean: Any, factor: Any) -> Any:
         xp = space(mean)
         return FullRankParams(mean, xp.log(diagonal(factor)), xp.tril(factor, -1))
 
-    def _shift(self, factor, by):
+    def _shift(self, factor: Any, by: Any) -> Any:
         return (factor @ by[..., None])[..., 0]
 
-    def place(self, params, eps):
+    def place(self, params: Any, eps: Any) -> Any:
         return params.mean[..., None, :] + eps @ turned(self.factor(params))
 
-    def minus_log_q(self, params, eps):
+    def minus_log_q(self, params: Any, eps: Any) -> Any:
         return 0.5 * (eps * eps).sum(-1) + (params.log_diagonal + 0.5 * LOG_2PI).sum(-1)[..., None]
 
-    def log_q(self, params, theta):
+    def log_q(self, params: Any, theta: Any) -> Any:
         centred = turned(theta - params.mean[..., None, :])
         return -self.minus_log_q(params, turned(solve_lower(self.factor(params), centred)))
 
-    def slope(self, params, theta):
+    def slope(self, params: Any, theta: Any) -> Any:
         factor = self.factor(params)
         centred = solve_lower(factor, turned(theta - params.mean[..., None, :]))
         return -turned(space(theta).linalg.solve(turned(factor), centred))
 
-    def white(self, params, eps, grad):
+    def white(self, params: Any, eps: Any, grad: Any) -> Any:
         return grad @ self.factor(params) + eps
 
-    def natural(self, params, eps, white):
+    def natural(self, params: Any, eps: Any, white: Any) -> Any:
         outer = white[..., :, None] * eps[..., None, :]
         return FullRankParams(white, 0.5 * diagonal(outer), space(outer).tril(outer, -1))
 
-    def move(self, params, step, cap):
+    def move(self, params: Any, step: Any, cap: Any) -> Any:
         xp, factor = space(params.mean), self.factor(params)
         # A trust region on the factor: the product below is a change of scale only while the step is small.
         size = xp.sqrt((step.log_diagonal**2).sum(-1) + (step.lower**2).sum((-1, -2)))
@@ -72,7 +72,7 @@ class FullRank(Gaussian):
         change = xp.tril(shrink[..., None] * step.lower, -1) + as_diagonal(xp.exp(shrink * step.log_diagonal))
         return self._with_factor(params.mean + self._shift(factor, clip(step.mean, cap)), factor @ change)
 
-    def propose(self, params, eps, white, full, length, trust):
+    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any) -> Any:
         xp, factor = space(params.mean), self.factor(params)
         fitted = line(eps, white) if full else line_of_scales(eps, white)
         step = newton(fitted, length, trust)
@@ -84,16 +84,16 @@ class FullRank(Gaussian):
         there = self._with_factor(params.mean + self._shift(factor, step.shift), root)
         return Proposal(there, step.expected, fitted.signal, fitted.noise)
 
-    def frame(self, params):
+    def frame(self, params: Any) -> Any:
         return params.mean, self.factor(params)
 
-    def line_size(self, dim):
+    def line_size(self, dim: Any) -> Any:
         return whole_line_size(dim)
 
-    def longest_first_step(self, dim):
+    def longest_first_step(self, dim: Any) -> Any:
         return 1.0 / dim  # beyond it the factor's one-draw steps grow instead of averaging out
 
-    def widen(self, params, factor):
+    def widen(self, params: Any, factor: Any) -> Any:
         root = np.sqrt(factor)
         return FullRankParams(params.mean, params.log_diagonal + np.log(root), params.lower * root)
 

@@ -28,36 +28,36 @@ class MeanField(Gaussian):
 
     name: ClassVar[str] = "mean_field"
 
-    def init(self, mean, scale, rng):
+    def init(self, mean: Any, scale: Any, rng: Any) -> Any:
         return MeanFieldParams(mean, space(mean).log(scale))
 
-    def place(self, params, eps):
+    def place(self, params: Any, eps: Any) -> Any:
         return params.mean[..., None, :] + space(eps).exp(params.log_scale)[..., None, :] * eps
 
-    def minus_log_q(self, params, eps):
+    def minus_log_q(self, params: Any, eps: Any) -> Any:
         return 0.5 * (eps * eps).sum(-1) + (params.log_scale + 0.5 * LOG_2PI).sum(-1)[..., None]
 
-    def log_q(self, params, theta):
+    def log_q(self, params: Any, theta: Any) -> Any:
         log_scale = params.log_scale[..., None, :]
         eps = (theta - params.mean[..., None, :]) * space(theta).exp(-log_scale)
         return -0.5 * eps**2 - log_scale - 0.5 * LOG_2PI
 
-    def slope(self, params, theta):
+    def slope(self, params: Any, theta: Any) -> Any:
         return (params.mean[..., None, :] - theta) * space(theta).exp(-2.0 * params.log_scale)[..., None, :]
 
-    def white(self, params, eps, grad):
+    def white(self, params: Any, eps: Any, grad: Any) -> Any:
         return space(grad).exp(params.log_scale)[..., None, :] * grad + eps
 
-    def natural(self, params, eps, white):
+    def natural(self, params: Any, eps: Any, white: Any) -> Any:
         return MeanFieldParams(white, 0.5 * white * eps)
 
-    def move(self, params, step, cap):
+    def move(self, params: Any, step: Any, cap: Any) -> Any:
         return self._shifted(params, clip(step.mean, cap), clip(step.log_scale, space(params.mean).minimum(cap, SCALE_CAP)))
 
-    def _shifted(self, params, shift, log_scales):
+    def _shifted(self, params: Any, shift: Any, log_scales: Any) -> Any:
         return MeanFieldParams(params.mean + space(shift).exp(params.log_scale) * shift, params.log_scale + log_scales)
 
-    def propose(self, params, eps, white, full, length, trust):
+    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any) -> Any:
         if full:
             step, signal, noise = newton_of_product(eps, white, length, trust)
         else:
@@ -65,19 +65,19 @@ class MeanField(Gaussian):
             step, signal, noise = newton(fitted, length, trust), fitted.signal, fitted.noise
         return Proposal(self._shifted(params, step.shift, step.log_scales), step.expected, signal, noise)
 
-    def line_size(self, dim):
+    def line_size(self, dim: Any) -> Any:
         return max(_FEWEST, whole_line_size(dim)) if dim <= _WHOLE_LINES_UP_TO else 0
 
-    def longest_line(self, dim):
+    def longest_line(self, dim: Any) -> Any:
         return 16 * self.line_size(dim)
 
-    def bend(self, dim):
+    def bend(self, dim: Any) -> Any:
         # Slight bends of many coordinates add up, and a product's steps, noisy where parameters are correlated, follow
         # them no better.
         return max(1.5, 0.5 * dim)
 
-    def frame(self, params):
+    def frame(self, params: Any) -> Any:
         return params.mean, np.exp(params.log_scale)
 
-    def widen(self, params, factor):
+    def widen(self, params: Any, factor: Any) -> Any:
         return params._replace(log_scale=params.log_scale + 0.5 * np.log(factor))

@@ -74,7 +74,7 @@ def _(distribution: dist.Distribution, u: Array) -> Array:
 
 @_quantile.register(dist.Independent)
 @_quantile.register(dist.MaskedDistribution)
-def _(distribution, u: Array) -> Array:
+def _(distribution: Any, u: Array) -> Array:
     return _quantile(distribution.base_dist, u)
 
 
@@ -130,13 +130,13 @@ def _(distribution: dist.HalfCauchy, u: Array) -> Array:
 
 @_quantile.register(dist.BernoulliProbs)
 @_quantile.register(dist.BernoulliLogits)
-def _(distribution, u: Array) -> Array:
+def _(distribution: Any, u: Array) -> Array:
     return (1 - u < distribution.probs).astype(jnp.result_type(int))
 
 
 @_quantile.register(dist.CategoricalProbs)
 @_quantile.register(dist.CategoricalLogits)
-def _(distribution, u: Array) -> Array:
+def _(distribution: Any, u: Array) -> Array:
     # A category of probability zero gets exactly its predecessor's sum, so that rounding cannot select it.
     probs = distribution.probs
     total = jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0)

@@ -45,7 +45,7 @@ class Checkpoint:
     seconds: float = 10.0
     steps: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(isinstance(self.folder, str | Path), "checkpoint", "fit", "a folder or a Checkpoint", self.folder)
         positive_number("seconds", "Checkpoint", self.seconds)
         if self.steps is not None:

@@ -91,7 +91,7 @@ class Named:
     name: str
     text: str
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self.text
 
 
@@ -444,5 +444,5 @@ def _family(said: dict[str, Any], density: Density) -> Any:
     raise ValueError(f"the saved fit has a family of kind {kind!r}, which this version of yoasovi does not know.")
 
 
-def _no_likelihood(params, data):
+def _no_likelihood(params: Any, data: Any) -> Any:
     raise NeedsModel("the model is needed for this; load the fit with it: yo.load(folder, model=model).")

@@ -85,23 +85,25 @@ class Centring:
     frames: Frames
     centred: tuple[tuple[str, float], ...] = ()
 
-    def outward(self, free: Mapping[str, Any], transforms: Mapping[str, Any], data: Any) -> tuple[dict, dict]:
+    def outward(
+        self, free: Mapping[str, Any], transforms: Mapping[str, Any], data: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Give all sites on the unconstrained scale of their own supports; also log p of those that are non-centred."""
         centred, found, log_probs = dict(self.centred), dict(free), {}
 
-        def put(name, frame):
+        def put(name: str, frame: Any) -> Any:
             found[name], log_probs[name] = frame.outward(free[name], centred[name])
             return transforms[name](found[name])
 
         self.frames.visit(centred, {k: transforms[k](x) for k, x in free.items()}, data, put)
         return found, log_probs
 
-    def inward(self, free: Mapping[str, Any], transforms: Mapping[str, Any], data: Any) -> dict:
+    def inward(self, free: Mapping[str, Any], transforms: Mapping[str, Any], data: Any) -> dict[str, Any]:
         """Give what `outward` makes these sites of."""
         centred, found = dict(self.centred), dict(free)
         params = {k: transforms[k](x) for k, x in free.items()}
 
-        def put(name, frame):
+        def put(name: str, frame: Any) -> Any:
             found[name] = frame.inward(free[name], centred[name])
             return params[name]
 

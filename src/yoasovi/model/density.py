@@ -46,7 +46,7 @@ class Terms(NamedTuple):
         return total(self)
 
 
-def total(tree) -> jax.Array:
+def total(tree: Any) -> jax.Array:
     """Sum all entries of all arrays."""
     return sum((jnp.sum(x) for x in jax.tree.leaves(tree)), jnp.asarray(0.0))
 
@@ -57,13 +57,13 @@ class Density(NamedTuple):
     `subsampled` is there inside a fit by minibatches only; what is said of the fit afterwards is about all the data.
     """
 
-    log_likelihood: Callable
+    log_likelihood: Callable[..., Any]
     sites: tuple[Site, ...]
     local_sites: tuple[Site, ...]
     num_observations: int
     differentiable: bool
     width: int = 1  # numbers in the largest array that one look makes
-    subsampled: Callable | None = None
+    subsampled: Callable[..., Any] | None = None
     centring: Centring | None = None  # of the sites that are not centred, if there are any
 
     @property

@@ -31,7 +31,7 @@ class HostProgram(Protocol):
 class HostDensity:
     """A Python function of a NumPy vector, or of rows of them; with its gradient, if it gives that too."""
 
-    fn: Callable
+    fn: Callable[..., Any]
     batched: bool = False
     gradient: bool = False
     program: HostProgram | None = None  # behind the function, if it is one that can do more

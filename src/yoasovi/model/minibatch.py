@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     anchor: Anchor | None = None
 
 
-def estimated(rows: Callable, flat: jax.Array, anchor: Anchor | None) -> jax.Array:
+def estimated(rows: Callable[..., Any], flat: jax.Array, anchor: Anchor | None) -> jax.Array:
     """Estimate the likelihood from a minibatch: terms whose sum is right on average.
 
     The tangent at the anchor, or the parabola, is known on all the data. What the minibatch says of it is pure noise, and
@@ -90,7 +90,7 @@ def _hashed(x: jax.Array) -> jax.Array:
 class RowBatches:
     """Terms of random rows of the data, scaled to all of them."""
 
-    log_likelihood: Callable
+    log_likelihood: Callable[..., Any]
     count: int  # rows in a batch
     size: int  # rows to choose from
     total: int  # rows that terms are scaled to
@@ -109,7 +109,7 @@ class RowBatches:
 class Scaled:
     """A likelihood of some rows, scaled to all of them."""
 
-    log_likelihood: Callable
+    log_likelihood: Callable[..., Any]
     factor: float
 
     def __call__(self, params: Any, data: Any) -> jax.Array:
@@ -170,7 +170,7 @@ def _by_rows(model: Any, batches: RowBatches) -> bool:
     if all(np.shape(a) == np.shape(b) for a, b in zip(*map(jax.tree.leaves, (fewer, model.data)), strict=True)):
         return False
 
-    def terms(*both):
+    def terms(*both: Any) -> Any:
         params = model.density.constrain(inputs, jnp.linspace(-0.4, 0.6, model.density.dim))[0]
         return [model.log_likelihood(params, x) for x in both]
 

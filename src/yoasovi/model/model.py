@@ -97,7 +97,7 @@ class Model:
     mesh: Mesh | None = None
     stream: RowStream | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "data", _as_rows(self.data))
         if isinstance(self.data, RowStream):
             rows = self.data.sample
@@ -122,7 +122,7 @@ class Model:
         fn: Callable[[Params], jax.Array],
         supports: Mapping[str, constraints.Constraint],
         shapes: Mapping[str, tuple[int, ...]] | None = None,
-        **fields,
+        **fields: Any,
     ) -> Model:
         """Wrap any JAX function of a dict of parameters that returns log p up to a constant.
 
@@ -141,7 +141,7 @@ class Model:
     @classmethod
     def external(
         cls, fn: Callable[[np.ndarray], Any], dim: int, *, gradient: bool = False, batched: bool = False,
-        vectorized: bool = False, **fields,
+        vectorized: bool = False, **fields: Any,
     ) -> Model:  # fmt: skip
         """Wrap any Python function of a NumPy vector of length `dim`: it is called as it is, never traced.
 
@@ -246,7 +246,7 @@ class Model:
         """Whether log p is a function that the host calls."""
         return isinstance(self.log_likelihood, HostDensity)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         sites = [" ".join((s.name, str(s.shape))) if s.shape else s.name for s in self._sites]
         shown = ", ".join([*sites[:_SHOWN], *(["..."] if len(sites) > _SHOWN else [])])
         return f"Model({self.name}, {self._size}: {shown})"
@@ -270,9 +270,9 @@ class Model:
 class WholeDensity:
     """A log density given as one number, seen as a likelihood with a single observation."""
 
-    fn: Callable
+    fn: Callable[..., Any]
 
-    def __call__(self, params, data):
+    def __call__(self, params: Any, data: Any) -> Any:
         value = jnp.asarray(self.fn(params))
         if value.shape != ():
             raise ValueError(f"`fn` of `Model.from_log_density` must return a scalar; got shape {value.shape}")
@@ -314,12 +314,12 @@ def _in_slices(x: Any) -> bool:
     return sliced and not isinstance(x, Mapping | Sequence | np.ndarray | jax.Array | RowStream) and all_leaves([x])
 
 
-def _leading(data) -> int | None:
+def _leading(data: Any) -> int | None:
     sizes = {np.shape(x)[0] for x in jax.tree.leaves(data) if np.ndim(x) > 0}
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _check_data(data) -> None:
+def _check_data(data: Any) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         where = f"data{jax.tree_util.keystr(path)}"
         array = np.asarray(leaf)

@@ -33,8 +33,8 @@ def wide_sum(x: jax.Array, axis: int | tuple[int, ...] | None = None) -> jax.Arr
 
 
 @wide_sum.defjvp
-def _wide_sum_jvp(axis, primals, tangents):
-    return wide_sum(*primals, axis), _with_rest(jnp.sum(*tangents, axis))
+def _wide_sum_jvp(axis: Any, primals: Any, tangents: Any) -> Any:
+    return wide_sum(*primals, axis), _with_rest(jnp.sum(tangents[0], axis))
 
 
 def _with_rest(whole: jax.Array) -> jax.Array:
@@ -52,7 +52,7 @@ def by_blocks(fn: Callable[[Any, Any], Any], rows: Any, count: int) -> Any:
     if size == count:
         return jax.tree.map(lambda x: x[None], fn(rows, np.ones(count, bool)))
 
-    def one(first):
+    def one(first: Any) -> Any:
         start = jnp.minimum(first, count - size)  # the last block goes back to be full: no row counts twice
         block = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), rows)
         return fn(block, start + jnp.arange(size) >= first)

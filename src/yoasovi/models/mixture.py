@@ -26,7 +26,7 @@ _FACTORS = {
     "free": (Law(dist.Normal), Law(dist.CategoricalLogits)),
 }
 # The factor that a site's parameters belong to, told by their names.
-_FACTOR_OF: dict[frozenset, Any] = {
+_FACTOR_OF: dict[frozenset[str], Any] = {
     frozenset({"mean", "variance"}): PaperNormal(),
     frozenset({"loc", "scale"}): Law(dist.Normal),
     frozenset({"probs"}): PaperCategorical(),
@@ -109,7 +109,7 @@ class Component:
     """log N(y | mu, Sigma); for a known Sigma, `whitener` is W with W'W = Sigma^-1, or its diagonal."""
 
     known: bool
-    whitener: tuple = ()
+    whitener: tuple[Any, ...] = ()
 
     def __call__(self, y: jax.Array, params: Params) -> jax.Array:
         """Give the log density; y and the parameters broadcast, their last axis is p."""
@@ -313,7 +313,9 @@ class Conjugate:
     noise: np.ndarray  # (p, p), of y given its label
 
     @classmethod
-    def checked(cls, owner: str, y, num_components, prior_mean, prior_scale, noise_covariance) -> Conjugate:
+    def checked(
+        cls, owner: str, y: Any, num_components: Any, prior_mean: Any, prior_scale: Any, noise_covariance: Any
+    ) -> Conjugate:
         """Check every argument on behalf of `owner`."""
         y = numbers("y", owner, y, 1, 2)
         y = y[:, None] if y.ndim == 1 else y
@@ -331,7 +333,7 @@ class Conjugate:
         return np.linalg.inv(self.noise)
 
     @property
-    def whitener(self) -> tuple:
+    def whitener(self) -> tuple[Any, ...]:
         """W with W'W = noise^-1, as nested tuples; only its diagonal where the noise is diagonal."""
         if np.array_equal(self.noise, np.diag(np.diag(self.noise))):
             return tuple((1.0 / np.sqrt(np.diag(self.noise))).tolist())
@@ -344,7 +346,7 @@ class Conjugate:
         scored = (self.y - centre) @ self.noise_precision
         return centre, scored, np.sum(scored * (self.y - centre), -1)
 
-    def expected(self, m, s2, xp: Any = np):
+    def expected(self, m: Any, s2: Any, xp: Any = np) -> Any:
         """E over mu of log p(y_i, z_i = k | mu), shape (..., N, K)."""
         centre, scored, square = self.moments
         m = m - centre
@@ -353,7 +355,7 @@ class Conjugate:
         volume = np.linalg.slogdet(self.noise)[1] + len(self.mean) * LOG_2PI
         return -0.5 * (far + volume) - np.log(self.num_components)
 
-    def divergence(self, m, s2, xp: Any = np):
+    def divergence(self, m: Any, s2: Any, xp: Any = np) -> Any:
         """KL(q(mu) || prior), shape (...)."""
         terms = ((m - self.mean) ** 2 + s2) / self.variance - 1.0 + xp.log(self.variance / s2)
         return 0.5 * xp.sum(terms, (-1, -2))

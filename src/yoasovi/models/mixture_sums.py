@@ -65,12 +65,12 @@ def log_sums(form: Form, q: Quadratics, y: jax.Array) -> jax.Array:
     return _row_sums(form, 0, q, y).value
 
 
-def _log_sums_fwd(form, q, y):
+def _log_sums_fwd(form: Any, q: Any, y: Any) -> Any:
     sums = _row_sums(form, 1 + form.learned, q, y)
     return sums.value, (q, sums)
 
 
-def _log_sums_bwd(form, kept, slope):
+def _log_sums_bwd(form: Any, kept: Any, slope: Any) -> Any:
     q, sums = kept
     slope = slope[:, 0]
     turned = jnp.swapaxes(q.factor, -1, -2)
@@ -159,7 +159,7 @@ def _by_tiles(form: Form, order: int, q: Quadratics, y: jax.Array) -> tuple[Any,
     return value, cut(0, 1), cut(1, 1 + p), cut(1 + p, each)
 
 
-def _tiles(form, order, n, k, p, rounds, y, numbers, value, *rest):
+def _tiles(form: Any, order: Any, n: Any, k: Any, p: Any, rounds: Any, y: Any, numbers: Any, value: Any, *rest: Any) -> Any:
     from jax.experimental import pallas as pl
 
     point, program, programs = pl.program_id(0), pl.program_id(1), pl.num_programs(1)
@@ -171,7 +171,7 @@ def _tiles(form, order, n, k, p, rounds, y, numbers, value, *rest):
     factor = [{entry: number(a, 1 + p + i) for i, entry in enumerate(entries)} for a in range(k)]
     place = lax.broadcasted_iota(jnp.int32, (_TILE,), 0)
 
-    def seen(first):
+    def seen(first: Any) -> Any:
         start = jnp.minimum(first, n - _TILE)
         planes = [y[pl.ds(start, _TILE), j] for j in range(p)]
         off = [[planes[j] - centre[a][j] for j in range(p)] for a in range(k)]
@@ -180,7 +180,7 @@ def _tiles(form, order, n, k, p, rounds, y, numbers, value, *rest):
         shares = [jnp.exp(x - most) for x in quadratics]
         return off, most, shares, reduce(add, shares), start + place >= first
 
-    def body(turn, sums):
+    def body(turn: Any, sums: Any) -> Any:
         value, lost, *new = sums
         mosts, totals = [], []
         for i in range(_TOGETHER):

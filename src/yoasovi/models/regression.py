@@ -173,8 +173,8 @@ def line_totals(likelihood: LineLikelihood, params: Params, data: Any) -> jax.Ar
     return wide_sum(_over_rows(lambda block: _block_total(likelihood, params, *block), params, data), (0, 2))
 
 
-def _line_totals_fwd(likelihood, params, data):
-    def both(block):
+def _line_totals_fwd(likelihood: Any, params: Any, data: Any) -> Any:
+    def both(block: Any) -> Any:
         value, back = jax.vjp(lambda p: _block_total(likelihood, p, *block), params)
         return value, back(jnp.ones_like(value))[0]
 
@@ -182,7 +182,7 @@ def _line_totals_fwd(likelihood, params, data):
     return wide_sum(value, (0, 2)), jax.tree.map(lambda x: jnp.sum(x, 0), slopes)
 
 
-def _line_totals_bwd(likelihood, slopes, slope):
+def _line_totals_bwd(likelihood: Any, slopes: Any, slope: Any) -> Any:
     return jax.tree.map(lambda x: slope[:, 0].reshape(-1, *[1] * (x.ndim - 1)) * x, slopes), None
 
 
@@ -210,7 +210,7 @@ def products(X: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.matmul(X, b.T, precision="highest")
 
 
-def _products_bwd(kept, slope):
+def _products_bwd(kept: Any, slope: Any) -> Any:
     X, parts = kept, _parts(len(kept)) if slope.shape[1] > 1 else 1
     cut = lambda x: x.reshape(parts, -1, x.shape[1])
     found = jnp.einsum("nis,nij->nsj", cut(slope), cut(X), precision="highest")
@@ -340,8 +340,8 @@ class Line:
         return ({self.intercept: dist.Normal(centre, scale)} if self.intercept else {}) | coefficients
 
     def model(
-        self, name: str, prior: dict, terms: Callable, law: Callable, data: dict[str, np.ndarray],
-        begin: dict[str, float] | None = None,
+        self, name: str, prior: dict[str, Any], terms: Callable[..., Any], law: Callable[..., Any],
+        data: dict[str, np.ndarray], begin: dict[str, float] | None = None,
     ) -> Model:  # fmt: skip
         """Put the model together."""
         X, names = self.table.X, self.table.names

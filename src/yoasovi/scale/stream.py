@@ -202,24 +202,24 @@ class StreamedKernels(JaxKernels):
         super().__init__(*args)
         self.rows = rows
 
-    def look(self, points, rows):
+    def look(self, points: Any, rows: Any) -> Any:
         if rows is not None:
             return super().look(points, rows)
         found = self._summed(_chunk_gradients, [1] if len(points) == 1 else _POINTS, points)
         return found[:, 0], found[:, 1:]
 
-    def compare(self, new, old, rows):
+    def compare(self, new: Any, old: Any, rows: Any) -> Any:
         if rows is not None:
             return super().compare(new, old, rows)
         return tuple(self._summed(_chunk_differences, _POINTS, new, old).T)
 
-    def anchor(self, flat):
+    def anchor(self, flat: Any) -> Any:
         found = self._summed(_chunk_anchors, [1], flat, prior=False)
         d = self.dim
         hessian = found[:, d + 1 :].reshape(-1, d, d) if d <= _CURVED else None
         return Anchor(flat, found[:, 0], found[:, 1 : d + 1], hessian)
 
-    def each_total(self, fn, params):
+    def each_total(self, fn: Any, params: Any) -> Any:
         program = self.bind(_chunk_totals, fn)
         total: Any = 0.0
         for rows, _ in self._chunks():
@@ -249,7 +249,7 @@ class StreamedKernels(JaxKernels):
 # ---- programs ----------------------------------------------------------------------------------------------
 
 
-def _terms(density, inputs, flat, data, weight, share):
+def _terms(density: Any, inputs: Any, flat: Any, data: Any, weight: Any, share: Any) -> Any:
     """Give the terms of log p that a chunk has, and the prior's share."""
     params, jacobian = density.constrain(inputs, flat)
     likelihood = weight * density.log_likelihood(params, data)
@@ -257,24 +257,24 @@ def _terms(density, inputs, flat, data, weight, share):
     return jnp.append(likelihood, share * sum(jnp.sum(v) + jacobian[k] for k, v in prior.items()))
 
 
-def _chunk_gradients(density, inputs, points, *chunk):
-    def one(x):
+def _chunk_gradients(density: Any, inputs: Any, points: Any, *chunk: Any) -> Any:
+    def one(x: Any) -> Any:
         value, gradient = jax.value_and_grad(lambda y: jnp.sum(_terms(density, inputs, y, *chunk)))(x)
         return jnp.append(value, gradient)
 
     return jax.vmap(one)(points)
 
 
-def _chunk_differences(density, inputs, new, old, *chunk):
-    def one(a, b):
+def _chunk_differences(density: Any, inputs: Any, new: Any, old: Any, *chunk: Any) -> Any:
+    def one(a: Any, b: Any) -> Any:
         a, b = (_terms(density, inputs, x, *chunk) for x in (a, b))
         return jnp.stack([jnp.sum(a - b), jnp.sum(a), jnp.sum(b)])
 
     return jax.vmap(one)(new, old)
 
 
-def _chunk_anchors(density, inputs, points, *chunk):
-    def one(x):
+def _chunk_anchors(density: Any, inputs: Any, points: Any, *chunk: Any) -> Any:
+    def one(x: Any) -> Any:
         likelihood = lambda y: jnp.sum(_terms(density, inputs, y, *chunk))
         value, gradient = jax.value_and_grad(likelihood)(x)
         curvature = jnp.ravel(jax.hessian(likelihood)(x)) if len(x) <= _CURVED else jnp.zeros(0)
@@ -283,5 +283,5 @@ def _chunk_anchors(density, inputs, points, *chunk):
     return jax.vmap(one)(points)
 
 
-def _chunk_totals(fn, inputs, params, data, weight):
+def _chunk_totals(fn: Any, inputs: Any, params: Any, data: Any, weight: Any) -> Any:
     return jax.vmap(lambda p: jnp.sum(weight * fn(p, data)))(params)

@@ -34,7 +34,7 @@ class Job:
 
 
 def jobs(
-    models: Mapping[str, Any], methods: Sequence[Any] = ("yoasovi",), seeds: int | Iterable[int] = 1, **options
+    models: Mapping[str, Any], methods: Sequence[Any] = ("yoasovi",), seeds: int | Iterable[int] = 1, **options: Any
 ) -> list[Job]:
     """List the fits of every model (a model with other data is another) by every method from every seed.
 
@@ -94,7 +94,7 @@ class Sweep:
         lines += ["", *(f"{name} failed: {failure.error}" for name, failure in self.failures.items())]
         return "\n".join(lines).rstrip()
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.table()
 
     def plot(self) -> Any:

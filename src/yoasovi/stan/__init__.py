@@ -17,7 +17,7 @@ from yoasovi.stan.program import StanProgram
 __all__ = ["from_stan"]
 
 
-def from_stan(program: str | Path, data: Mapping[str, Any] | str | Path | None = None, **fields) -> Model:
+def from_stan(program: str | Path, data: Mapping[str, Any] | str | Path | None = None, **fields: Any) -> Model:
     """Build a model of a Stan program and its data.
 
     The program is compiled by BridgeStan where that is installed with its sources, else by what httpstan (PyStan) brings:
