@@ -20,7 +20,7 @@ from yoasovi.model import reparameterisations
 from yoasovi.randomness import Purpose, stream
 from yoasovi.verdict import looks
 from yoasovi.verdict.findings import Thresholds
-from yoasovi.verdict.inquiry import funnel_of
+from yoasovi.verdict.pairs import funnel_of
 
 _MODES_UP_TO = 1000  # parameters; climbs of more take longer than the fit
 _UNEVEN = 0.4  # sd of log p - log q, beyond which q may be worse than that of another form

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from yoasovi.errors import check
 from yoasovi.families.base import Gaussian
@@ -22,6 +21,8 @@ from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Th
 from yoasovi.verdict.given import GivenDraws, Off
 from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.verdict.neck import tails
+from yoasovi.verdict.of_parts import of_parts
+from yoasovi.verdict.pairs import surest
 from yoasovi.verdict.prior import expected
 from yoasovi.verdict.refined import refined_findings
 
@@ -29,7 +30,6 @@ _ENOUGH = 0.25  # of the wide draws must count before their weights are believed
 _ALL_BUT_EQUAL = 0.98  # share of their number that weights of q's draws are worth, where q is the posterior
 _WEIGHTED, _CHAINS = "importance-weighted draws", "short Markov chains that begin there"
 _ROUNDS = 3  # of short chains at most, while they cannot tell
-_COUNTS = 0.05  # weight beyond which a part of a mixture must be good by itself
 
 
 def diagnose(
@@ -42,7 +42,7 @@ def diagnose(
     if starts is not None:
         check(isinstance(starts, int) and starts >= 0, "starts", "diagnose", "an integer of at least 0", starts)
     if fit.parts:
-        return _of_parts(fit.parts, [diagnose(part.fit, thresholds, draws, starts, seed) for part in fit.parts])
+        return of_parts(fit.parts, [diagnose(part.fit, thresholds, draws, starts, seed) for part in fit.parts])
     ask = _Inquiry(fit, thresholds, looks.Effort.of(fit, draws, starts), seed)
     if fit.refined is not None:
         findings = [*refined_findings(fit), *ask.modes()]
@@ -52,25 +52,6 @@ def diagnose(
     grade = GRADES[max(GRADES.index(f.grade) for f in findings)]
     evidence = {f.name: f for f in findings}
     return Verdict(grade, evidence, advise(grade, evidence, ask.facts), ask.num_values, ask.num_gradients, ask.seen)
-
-
-def _of_parts(parts: Any, verdicts: list[Verdict]) -> Verdict:
-    """Judge a mixture by the worst finding of each kind over its parts; of parts that hardly count, only by other modes."""
-    evidence: dict[str, Finding] = {}
-    chosen = verdicts[0]
-    for k, (part, verdict) in enumerate(zip(parts, verdicts, strict=True)):
-        for name, f in verdict.evidence.items():
-            counts = part.weight > _COUNTS or name == "modes"
-            if not counts or (name in evidence and GRADES.index(f.grade) <= GRADES.index(evidence[name].grade)):
-                continue
-            told = f"Mode {k + 1}, {part.weight:.0%}: {f.sentence}" if k or f.grade != "good" else f.sentence
-            evidence[name] = f._replace(sentence=told)
-            chosen = verdict if GRADES.index(f.grade) > GRADES.index(chosen.grade) else chosen
-    grade = GRADES[max(GRADES.index(f.grade) for f in evidence.values())]
-    seen = [v.search for v in verdicts if v.search is not None]
-    search = seen[0]._replace(others=tuple(m for s in seen for m in s.others)) if seen else None
-    cost = sum(v.num_values for v in verdicts), sum(v.num_gradients for v in verdicts)
-    return Verdict(grade, evidence, chosen.advice, *cost, search)
 
 
 class _Inquiry:
@@ -294,7 +275,7 @@ class _Inquiry:
         return found("to_gain", gain.value, grade, text, error=gain.se, limit=usable, state=state, unit="nats")
 
     def _correlation(self, pairs: diagnostics.Pairwise) -> Finding:
-        value, error, pair = _surest(self.fit.model, pairs, self.limits.correlation)
+        value, error, pair = surest(self.fit.model, pairs, self.limits.correlation)
         self.facts.correlated = pair
         say = partial(found, "correlation", float(np.clip(value, -1, 1)), error=error, limit=self.limits.correlation)
         if pair is None:
@@ -305,7 +286,7 @@ class _Inquiry:
         return say("usable", f"{text}.")
 
     def _funnel(self, pairs: diagnostics.Pairwise) -> Finding:
-        value, error, pair = _surest(self.fit.model, pairs, 0.5 * self.limits.funnel)
+        value, error, pair = surest(self.fit.model, pairs, 0.5 * self.limits.funnel)
         self.facts.funnel, self.facts.centred = pair, may_be_centred(self.fit.model, pair)
         say = partial(found, "funnel", 100 * abs(value), error=100 * error, limit=100 * self.limits.funnel, unit="%")
         if pair is None:
@@ -452,25 +433,3 @@ class _Inquiry:
 def _whole(method: Any) -> Any:
     """Give a method with its parts; that of a loaded fit is only a name."""
     return METHODS[method.name]() if not isinstance(method, Method) and method.name in METHODS else method
-
-
-def funnel_of(model: Any, seen: looks.ScoreLook, limits: Thresholds) -> tuple[str, str] | None:
-    """Name the parameter whose value changes the scale of another beyond doubt, and that other one."""
-    if not 1 < model.density.dim <= FULL_UP_TO or len(seen.eps) < 32:
-        return None
-    return _surest(model, diagnostics.changing_scales(seen.eps, seen.white), 0.5 * limits.funnel)[2]
-
-
-def _surest(model: Any, pairs: diagnostics.Pairwise, limit: float) -> tuple[float, float, tuple[str, str] | None]:
-    """Give the value that is surely largest, its error, and the names of its pair if it is beyond doubt and a limit."""
-    i, j = _largest(pairs)
-    value, sure = float(pairs.value[i, j]), abs(pairs.z[i, j]) > -ndtri(0.001 / model.density.dim**2)
-    names = model.free_names
-    return value, float(pairs.error[i, j]), (names[i], names[j]) if sure and abs(value) > limit else None
-
-
-def _largest(pairs: diagnostics.Pairwise) -> tuple[int, int]:
-    """Give the pair whose value is surely largest; the diagonal does not count."""
-    sure = np.where(np.eye(len(pairs.value), dtype=bool), -np.inf, np.abs(pairs.value) - 2.0 * pairs.error)
-    i, j = np.unravel_index(int(np.argmax(sure)), sure.shape)
-    return int(i), int(j)
