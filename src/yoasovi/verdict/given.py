@@ -55,8 +55,11 @@ def _far_on(ends: np.ndarray, begins: np.ndarray, expected: np.ndarray | float) 
     The line tells how much a chain still holds of its beginning: its luck comes off, and what it moved is only a part of the
     way.
     """
-    away = begins - begins.mean(0)
-    slope = np.clip((away * ends).sum(0) / np.maximum((away**2).sum(0), 1e-300), 0.0, _HELD)
+    away, moved = begins - begins.mean(0), ends - ends.mean(0)
+    square = np.maximum((away**2).sum(0), 1e-300)
+    slope = (away * moved).sum(0) / square
+    error = np.sqrt(((moved - slope * away) ** 2).mean(0) / square)
+    slope = np.clip(slope - 2.0 * error, 0.0, _HELD)  # no more than there surely is: of many parameters the worst is taken
     return expected + (ends - expected - slope * (begins - expected)) / (1.0 - slope)
 
 

@@ -305,7 +305,8 @@ class _Inquiry:
         elif ratio > self.limits.scale[0]:
             text += f" Its tails make the sd of {pair[0]} {ratio:.1f} times that of the draws you get."
         short = missed > usable or ratio > self.limits.scale[0]
-        return say("poor" if self.off or missed > bad else "usable" if short else "good", text, state=AGAINST)
+        poor = self.off or missed > bad or (missed > usable and self.sure and not self.fine)
+        return say("poor" if poor else "usable" if short else "good", text, state=AGAINST)
 
     def _neck(self, name: str) -> tuple[float, float] | None:
         """Give the share of the posterior that the draws miss in the tails of a parameter, and how much smaller its sd is.
