@@ -266,6 +266,9 @@ CASES = {
 }  # fmt: skip
 
 
+PLACES = dict(zip(CASES, np.random.default_rng(1).uniform(0.05, 0.95, len(CASES)), strict=True))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_crash_anywhere_inside_a_window_resumes_to_the_same_bits(monkeypatch, tmp_path, case):
     build, options = CASES[case]
@@ -273,14 +276,12 @@ def test_a_crash_anywhere_inside_a_window_resumes_to_the_same_bits(monkeypatch, 
     with monkeypatch.context() as patch:
         count = crash_inside(patch, -1)
         whole = yo.fit(model, **options)
-    for place in np.random.default_rng(1).uniform([0.05, 0.5], [0.5, 0.95]):
-        folder = tmp_path / str(place)
-        with monkeypatch.context() as patch, pytest.raises(Crash):
-            crash_inside(patch, int(place * count[0]) + 1)
-            yo.fit(model, checkpoint=every_turn(folder), **options)
-        resumed = yo.fit(model, checkpoint=folder, resume=True, **options)
-        assert same_fit(resumed, whole) and resumed.restart_elbos == whole.restart_elbos
-        assert (np.diff(resumed.trace["elapsed"]) >= 0).all()
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_inside(patch, int(PLACES[case] * count[0]) + 1)
+        yo.fit(model, checkpoint=every_turn(tmp_path), **options)
+    resumed = yo.fit(model, checkpoint=tmp_path, resume=True, **options)
+    assert same_fit(resumed, whole) and resumed.restart_elbos == whole.restart_elbos
+    assert (np.diff(resumed.trace["elapsed"]) >= 0).all()
 
 
 def test_resuming_where_nothing_is_begins_and_more_steps_go_on(tmp_path, conjugate):

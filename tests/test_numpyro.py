@@ -12,7 +12,7 @@ from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.reparam import CircularReparam, LocScaleReparam, TransformReparam
-from numpyro.infer.util import initialize_model, log_density
+from numpyro.infer.util import log_density, potential_energy
 
 import yoasovi as yo
 from yoasovi.kernels.programs import as_arrays, num_programs, precision
@@ -41,10 +41,9 @@ def assert_same_density_as_numpyro(model_fn, *args, **kwargs):
     model = from_numpyro(model_fn, *args, **kwargs)
     moving = model.log_likelihood.replay.moving
     with precision():
-        info = initialize_model(jax.random.key(0), model_fn, model_args=args, model_kwargs=kwargs, validate_grad=False)
-        potential, flats = jax.jit(info.potential_fn), points(model)
-        frees = map(model.density.split, flats)
-        zs = [{k: free[moving.get(k, k)] for k in info.param_info.z if moving.get(k, k) in free} for free in frees]
+        potential, flats = jax.jit(lambda z: potential_energy(model_fn, args, kwargs, z)), points(model)
+        theirs = {v: k for k, v in moving.items()}
+        zs = [{theirs.get(k, k): x for k, x in model.density.split(flat).items()} for flat in flats]
         np.testing.assert_allclose(log_p(model, flats), [-float(potential(z)) for z in zs], rtol=1e-5, atol=1e-5)
     return model
 
