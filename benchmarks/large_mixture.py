@@ -2,9 +2,9 @@
 
     python benchmarks/large_mixture.py [--rows 10000 100000 1000000 10000000]
 
-Every size runs in a process of its own, on one thread. A look is log p with its gradient at one of eight draws that are looked
-at together, in seconds of the CPU; the memory is the most that the process held, less what it held before there were data. The
-table goes to results/large_mixture.md.
+Every size runs in a process of its own, on one thread. A look is log p with its gradient at one of eight draws that are
+looked at together, in seconds of the CPU; the memory is the most that the process held, less what it held before there were
+data. The table goes to results/large_mixture.md.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def main():
     lines = [
         "# The mixture with labels summed out, on a CPU",
         "",
-        f"`python benchmarks/large_mixture.py`, {date.today():%-d %B %Y}, {platform.machine()}, one thread, jax {jax.__version__}, "
-        "float64. Four",
-        "components in two dimensions. A look is log p with its gradient at one draw, eight at a time (median, time of the CPU, so",
-        "that other processes do not count); memory is the most that the process held during a whole fit, less what it held before",
-        "there were data, over the bytes of the data.",
+        f"`python benchmarks/large_mixture.py`, {date.today():%-d %B %Y}, {platform.machine()}, one thread, "
+        f"jax {jax.__version__}, float64. Four",
+        "components in two dimensions. A look is log p with its gradient at one draw, eight at a time (median, time of the",
+        "CPU, so that other processes do not count); memory is the most that the process held during a whole fit, less what it",
+        "held before there were data, over the bytes of the data.",
         "",
-        "| rows | a look, ms | ns a row | over that of the first | memory over data | whole fit, s | gradients, values | ELBO |",
+        "| rows | a look, ms | ns a row | over the first | memory over data | whole fit, s | gradients, values | ELBO |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for x in found:

@@ -19,7 +19,7 @@ class Past(NamedTuple):
     steps: np.ndarray  # (memory, n, d)
     changes: np.ndarray  # (memory, n, d)
     curvature: np.ndarray  # (memory, n): step . change; 0 where there is none
-    count: np.ndarray  # (n,) of pairs that there have been
+    pairs: np.ndarray  # (n,), how many there have been
 
 
 class Climbs(NamedTuple):
@@ -83,13 +83,13 @@ def climb(
         bend = _dot(step, change)
         bent = bend > 1e-10 * np.sqrt(_dot(step, step) * _dot(change, change))
         kept = won[bent]
-        place = past.count[kept] % _MEMORY
+        place = past.pairs[kept] % _MEMORY
         past.steps[place, kept], past.changes[place, kept], past.curvature[place, kept] = (
             step[bent],
             change[bent],
             bend[bent],
         )
-        past.count[kept] += 1
+        past.pairs[kept] += 1
         reach[won] = np.sqrt(_dot(step, step)) * np.where(bent, 1.0, 4.0)
         x[won], value[won], slope[won], fresh[won] = at, f[higher], g[higher], True
         calm[won] = np.where(value[won] - last[won] < enough, calm[won] + 1, 0)
@@ -170,7 +170,7 @@ def _uphill(slope: np.ndarray, reach: np.ndarray) -> np.ndarray:
 
 def _directions(slope: np.ndarray, past: Past, rows: np.ndarray, reach: np.ndarray, unit: np.ndarray) -> np.ndarray:
     """Give quasi-Newton directions of ascent (Nocedal's two loops); where nothing is known, `reach` along the slope."""
-    count = past.count[rows]
+    count = past.pairs[rows]
     back = np.arange(1, min(_MEMORY, int(count.max(initial=0))) + 1)[:, None]  # from the latest pair on
     if not len(back):
         return _uphill(unit * slope, np.minimum(reach, 1.0))
