@@ -9,6 +9,8 @@ import pytest
 import yoasovi as yo
 from targets import GaussianTarget, correlated, density
 from yoasovi.families import FullRank
+from yoasovi.stopping import StopReason
+from yoasovi.turns import RunState, windows
 
 
 def test_pymcs_long_open_complaint_is_answered_by_default():
@@ -145,3 +147,15 @@ def test_nonfinite_raise_names_the_culprit():
     )
     with pytest.raises(FloatingPointError, match="the likelihood"):
         yo.fit(model, nonfinite="raise")
+
+
+def test_the_last_of_very_many_restarts_go_on_only_if_they_are_ahead():
+    done, going = int(StopReason.CONVERGED), int(StopReason.RUNNING)
+    reason, height = np.full(40, done), np.zeros(40)
+    reason[:3], height[:3] = going, (-1.0, 1.0, np.nan)
+    state = RunState(*[None] * len(RunState._fields))._replace(reason=reason, yardstick=height)
+    found = windows._without_the_last_few(state).reason
+    assert found[:3].tolist() == [StopReason.OVERTAKEN, going, StopReason.OVERTAKEN] and (found[3:] == done).all()
+    fewer = state._replace(reason=reason[:20], yardstick=height[:20])
+    more = state._replace(reason=np.where(np.arange(40) < 8, going, done))
+    assert all((windows._without_the_last_few(x).reason == x.reason).all() for x in (fewer, more))

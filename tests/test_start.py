@@ -186,3 +186,19 @@ def test_starts_given_lane_by_lane_are_mapped_back_together():
 def test_an_unknown_law_begins_at_the_origin():
     assert middle(dist.ImproperUniform(dist.constraints.real, (), ())) is None
     assert middle(dist.Dirichlet(np.ones(3))) is None
+
+
+def test_the_last_of_many_climbs_end_where_they_are():
+    """A climb that needs ten times as many looks as all others must not make them wait; two climbs are both finished."""
+
+    def look(x):
+        slow = np.where(x[:, :1] > 50.0, np.array([[1.0, 1e5]]), 1.0)  # those that began far off
+        return -0.5 * (slow * np.cosh(np.clip(x, -700, 700) / 30.0)).sum(1), -slow * np.sinh(x / 30.0) / 60.0
+
+    begin = np.ones((64, 2))
+    begin[:4] = 400.0
+    all_of_them, most = (climb(look, begin, 300, enough=1e-9, leave=share) for share in (0.0, 1 / 8))
+    assert all_of_them.gradients[:4].min() > 2 * most.gradients[:4].max()
+    np.testing.assert_array_equal(all_of_them.top[4:], most.top[4:])
+    few = [climb(look, begin[3:5], 300, enough=1e-9, leave=share).gradients for share in (0.0, 1 / 8)]
+    np.testing.assert_array_equal(*few)

@@ -10,7 +10,7 @@ import numpy as np
 _MEMORY = 20  # pairs of steps and changes of the gradient that describe the curvature
 _ROUNDS = 5  # of a climb by a part of the data
 _LONG = 40  # gradients after which a climb that gained little is given up
-LAST_FEW = 1 / 32  # of many climbs from random places: not worth a look each, when all others have ended
+_MANY, LAST_FEW = 32, 1 / 8  # climbs, and the share of them that is not worth a look each when all others have ended
 
 
 class Past(NamedTuple):
@@ -19,7 +19,7 @@ class Past(NamedTuple):
     steps: np.ndarray  # (memory, n, d)
     changes: np.ndarray  # (memory, n, d)
     curvature: np.ndarray  # (memory, n): step . change; 0 where there is none
-    pairs: np.ndarray  # (n,) how many there have been
+    pairs: np.ndarray  # (n,), how many there have been
 
 
 class Climbs(NamedTuple):
@@ -40,7 +40,7 @@ def climb(
 
     `look` gives heights and slopes at rows of points; `metric` the squared unit of every coordinate there. A climb that goes
     on and on but has gained less than `near` nats is given up: log p can rise for ever where the posterior has no mass (a
-    hierarchy whose scale goes to zero), and x was not far away. The last of them, a share of `leave`, end where they are.
+    hierarchy whose scale goes to zero), and x was not far away. Of many, the last end where they are, a share of `leave`.
     """
     n, d = x.shape
     x = np.array(x, float)
@@ -62,7 +62,8 @@ def climb(
     calm, given_up = np.zeros(n, int), np.zeros(n, bool)
     alive = np.isfinite(value) & (np.abs(slope).max(1) > 0)
     fresh = alive.copy()  # those that need a new direction
-    while alive.sum() > int(leave * n):
+    few = int(leave * n) if n >= _MANY else 0
+    while alive.sum() > few:
         turn = np.flatnonzero(fresh & alive)
         if turn.size:
             unit = metric(x[turn])
@@ -169,21 +170,19 @@ def _uphill(slope: np.ndarray, reach: np.ndarray) -> np.ndarray:
 
 def _directions(slope: np.ndarray, past: Past, rows: np.ndarray, reach: np.ndarray, unit: np.ndarray) -> np.ndarray:
     """Give quasi-Newton directions of ascent (Nocedal's two loops); where nothing is known, `reach` along the slope."""
-    q, alphas, seen = slope.copy(), [], []
-    for back in range(1, min(_MEMORY, int(past.pairs[rows].max(initial=0))) + 1):  # from the latest pair on
-        place = (past.pairs[rows] - back) % _MEMORY
-        step, change, curvature = (x[place, rows] for x in past[:3])
-        known = curvature > 0
-        inverse = np.where(known, 1.0 / np.where(known, curvature, 1.0), 0.0)
-        alphas.append(_dot(step, q) * inverse)
-        q -= alphas[-1][:, None] * change
-        seen.append((step, change, curvature, known, inverse))
-    if not seen:
+    count = past.pairs[rows]
+    back = np.arange(1, min(_MEMORY, int(count.max(initial=0))) + 1)[:, None]  # from the latest pair on
+    if not len(back):
         return _uphill(unit * slope, np.minimum(reach, 1.0))
-    _, change, curvature, latest, _ = seen[0]
-    size = _dot(change, unit * change)
-    q *= unit * np.where(latest, curvature / np.where(size > 0, size, 1.0), 1.0)[:, None]
-    for alpha, (step, change, _, _, inverse) in zip(reversed(alphas), reversed(seen), strict=True):
-        q += (alpha - _dot(change, q) * inverse)[:, None] * step
-    some = np.any([known for *_, known, _ in seen], 0)
-    return np.where(some[:, None], q, _uphill(unit * slope, np.minimum(reach, 1.0)))
+    steps, changes, curvature = (x[(count - back) % _MEMORY, rows] for x in past[:3])
+    known = curvature > 0
+    inverse = np.where(known, 1.0 / np.where(known, curvature, 1.0), 0.0)
+    q, alphas = slope.copy(), np.empty_like(curvature)
+    for i in range(len(back)):
+        alphas[i] = _dot(steps[i], q) * inverse[i]
+        q -= alphas[i][:, None] * changes[i]
+    size = _dot(changes[0], unit * changes[0])
+    q *= unit * np.where(known[0], curvature[0] / np.where(size > 0, size, 1.0), 1.0)[:, None]
+    for i in reversed(range(len(back))):
+        q += (alphas[i] - _dot(changes[i], q) * inverse[i])[:, None] * steps[i]
+    return np.where(known.any(0)[:, None], q, _uphill(unit * slope, np.minimum(reach, 1.0)))

@@ -163,6 +163,11 @@ class Gaussian(ABC):
         return params
 
 
+def squares(x: Any) -> Any:
+    """Sum the squares of (..., d) over the last axis."""
+    return np.einsum("...i,...i->...", x, x) if isinstance(x, np.ndarray) else (x * x).sum(-1)
+
+
 def diagonal(x: Any) -> Any:
     """Give the diagonals of (..., d, d)."""
     return space(x).diagonal(x, axis1=-2, axis2=-1)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from yoasovi.arrays import space
-from yoasovi.families.base import LOG_2PI, Gaussian, Proposal, as_diagonal, clip, diagonal, turned, whole_line_size
+from yoasovi.families.base import LOG_2PI, Gaussian, Proposal, as_diagonal, clip, diagonal, squares, turned, whole_line_size
 from yoasovi.windows.score_line import line, line_of_scales, newton
 
 
@@ -46,7 +46,7 @@ class FullRank(Gaussian):
         return params.mean[..., None, :] + eps @ turned(self.factor(params))
 
     def minus_log_q(self, params: Any, eps: Any) -> Any:
-        return 0.5 * (eps * eps).sum(-1) + (params.log_diagonal + 0.5 * LOG_2PI).sum(-1)[..., None]
+        return 0.5 * squares(eps) + (params.log_diagonal + 0.5 * LOG_2PI).sum(-1)[..., None]
 
     def log_q(self, params: Any, theta: Any) -> Any:
         centred = turned(theta - params.mean[..., None, :])

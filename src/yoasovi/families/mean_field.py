@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from yoasovi.arrays import space
-from yoasovi.families.base import LOG_2PI, SCALE_CAP, Gaussian, Proposal, clip, whole_line_size
+from yoasovi.families.base import LOG_2PI, SCALE_CAP, Gaussian, Proposal, clip, squares, whole_line_size
 from yoasovi.windows.score_line import line_of_scales, newton, newton_of_product
 
 _WHOLE_LINES_UP_TO = 64  # parameters; beyond, as many draws do more as steps
@@ -35,7 +35,7 @@ class MeanField(Gaussian):
         return params.mean[..., None, :] + space(eps).exp(params.log_scale)[..., None, :] * eps
 
     def minus_log_q(self, params: Any, eps: Any) -> Any:
-        return 0.5 * (eps * eps).sum(-1) + (params.log_scale + 0.5 * LOG_2PI).sum(-1)[..., None]
+        return 0.5 * squares(eps) + (params.log_scale + 0.5 * LOG_2PI).sum(-1)[..., None]
 
     def log_q(self, params: Any, theta: Any) -> Any:
         log_scale = params.log_scale[..., None, :]

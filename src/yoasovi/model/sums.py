@@ -14,10 +14,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-_ROWS = {"cpu": 4096}  # of a block: as many as stay in a core's cache; elsewhere all of them
+_ROWS = {"cpu": 4096}  # of a block at most: as many as stay in a core's cache; elsewhere all of them
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -27,9 +26,10 @@ def wide_sum(x: jax.Array, axis: int | tuple[int, ...] | None = None) -> jax.Arr
         return _with_rest(jnp.sum(x, axis))
     with jax.enable_x64(True):
         whole = jnp.sum(lax.convert_element_type(x, jnp.float64), axis)
-        rounded = lax.convert_element_type(whole, x.dtype)
-        rest = lax.convert_element_type(whole - lax.convert_element_type(rounded, jnp.float64), x.dtype)
-    return jnp.stack([rounded, jnp.where(jnp.isfinite(rest), rest, 0.0)], -1)
+        # Said so that XLA does it: to float32 and back is nothing, by its rules, and the rest would be zero.
+        rounded = lax.reduce_precision(whole, exponent_bits=8, mantissa_bits=23)
+        pair = [lax.convert_element_type(part, x.dtype) for part in (rounded, whole - rounded)]
+    return jnp.stack([pair[0], jnp.where(jnp.isfinite(pair[1]), pair[1], 0.0)], -1)
 
 
 @wide_sum.defjvp
@@ -47,10 +47,14 @@ def wide_total(tree: Any) -> jax.Array:
 
 
 def by_blocks(fn: Callable[[Any, Any], Any], rows: Any, count: int) -> Any:
-    """Give `fn(block of rows, which of them count)` for all blocks of `count` rows, one after the other, stacked."""
-    size = min(count, _ROWS.get(jax.default_backend(), count))
-    if size == count:
-        return jax.tree.map(lambda x: x[None], fn(rows, np.ones(count, bool)))
+    """Give `fn(block of rows, which of them count)` for all blocks of `count` rows, one after the other, stacked.
+
+    Which count is None where all do; see `counting`.
+    """
+    blocks = -(-count // _ROWS.get(jax.default_backend(), count))
+    size = -(-count // blocks)
+    if blocks == 1:
+        return jax.tree.map(lambda x: x[None], fn(rows, None))
 
     def one(first: Any) -> Any:
         start = jnp.minimum(first, count - size)  # the last block goes back to be full: no row counts twice
@@ -58,3 +62,8 @@ def by_blocks(fn: Callable[[Any, Any], Any], rows: Any, count: int) -> Any:
         return fn(block, start + jnp.arange(size) >= first)
 
     return lax.map(one, jnp.arange(0, count, size))
+
+
+def counting(counted: Any, x: jax.Array) -> jax.Array:
+    """Give `x` with zeros for the rows that do not count; rows are last."""
+    return x if counted is None else jnp.where(counted, x, 0.0)

@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from yoasovi.model.sums import by_blocks, wide_sum
+from yoasovi.model.sums import by_blocks, counting, wide_sum
 
 _WRITTEN_OUT = 64  # products in the quadratic of one component, up to which they are written one by one
-# On a GPU: rows from which a kernel of our own takes over, since XLA keeps arrays of N x K numbers between its kernels; rows
-# of a tile, tiles whose logarithm is taken together, and programs that share the tiles.
-_MANY_ROWS, _TILE, _TOGETHER, _PROGRAMS = 2**18, 256, 2, 2112
-_UNROLLED = 48  # products in a row of all components, up to which that kernel keeps its numbers in registers
+# On a GPU: rows from which sums are taken as below; rows whose logarithm is taken together; rows of a tile, and programs
+# that share the tiles.
+_MANY_ROWS, _TOGETHER, _TILE, _PROGRAMS = 2**18, 4, 128, 2112
+_UNROLLED = 48  # products in a row of all components, up to which all are written out
+_LOG2_E, _LOG_2 = 1.4426950408889634, 0.6931471805599453
 
 
 class Quadratics(NamedTuple):
@@ -88,7 +89,7 @@ def _row_sums(form: Form, order: int, q: Quadratics, y: jax.Array) -> RowSums:
     k, p = q.centre.shape[1:]
     small = k * (p + len(form.entries(p))) <= _UNROLLED and y.size < 2**31
     if jax.default_backend() == "gpu" and y.dtype == jnp.float32 and len(y) >= _MANY_ROWS and small:
-        parts = _by_tiles(form, order, q, y)
+        parts = _by_tiles(form, order, q, y) if order else (jax.vmap(partial(_by_fours, form, y))(q),)
     else:
         parts = jax.vmap(lambda q: by_blocks(partial(_block, form, order, q), y, len(y)))(q)
     value = wide_sum(parts[0], tuple(range(1, parts[0].ndim)))
@@ -124,42 +125,70 @@ def _block(form: Form, order: int, q: Quadratics, rows: jax.Array, counted: Any)
     most = jnp.max(each, 0)
     shares = jnp.exp(each - most)
     total = jnp.sum(shares, 0)
-    value = wide_sum(jnp.where(counted, most + jnp.log(total), 0.0))
+    value = wide_sum(counting(counted, most + jnp.log(total)))
     if order == 0:
         return (value,)
-    shares = shares * jnp.where(counted, 1.0 / total, 0.0)
+    shares = shares * counting(counted, 1.0 / total)
     near = [shares * x for x in off]
     second = [jnp.sum(near[i] * off[j], 1) for i, j in _pairs(p)] if order == 2 else []
     return value, [jnp.sum(shares, 1)], [jnp.sum(x, 1) for x in near], second
 
 
-# ---- on a GPU: tiles of rows, every number of a row in registers -----------------------------------------------------
+# ---- on a GPU: every number of a row in registers ---------------------------------------------------------------------
+
+
+def _by_fours(form: Form, y: jax.Array, q: Quadratics) -> jax.Array:
+    """Give the value of four rows at a time at one point: XLA makes it one kernel, as it does not with the derivatives."""
+    (k, p), whole = q.centre.shape, len(y) // _TOGETHER * _TOGETHER
+
+    def seen(planes: Any) -> Any:
+        factor = lambda a: lambda i, j: q.factor[a, i, j]
+        off = [[planes[j] - q.centre[a, j] for j in range(p)] for a in range(k)]
+        return _largest([_quadratics(form, q.height[a], factor(a), off[a]) for a in range(k)], jnp.exp)
+
+    rows = y[:whole].reshape(-1, _TOGETHER, p)
+    parts = [seen([rows[:, i, j] for j in range(p)]) for i in range(_TOGETHER)]
+    # A sum of logarithms is that of a product, and totals are between one and K.
+    fours = reduce(add, [most for most, *_ in parts]) + jnp.log(reduce(mul, [total for *_, total in parts]))
+    most, _, total = seen([y[whole:, j] for j in range(p)])
+    return wide_sum(jnp.concatenate([wide_sum(fours), wide_sum(most + jnp.log(total))]))
+
+
+def _largest(quadratics: list[Any], power: Any) -> tuple[Any, list[Any], Any]:
+    """Give the largest, the shares of all beside it, and their sum."""
+    most = reduce(jnp.maximum, quadratics)
+    shares = [power(x - most) for x in quadratics]
+    return most, shares, reduce(add, shares)
 
 
 def _by_tiles(form: Form, order: int, q: Quadratics, y: jax.Array) -> tuple[Any, ...]:
-    """Give the sums of every program: values (S, programs, 2, tile), and lists of arrays (S, programs, K)."""
+    """Give the sums of every program: values (S, programs, 2, tile), and lists of arrays (S, programs, K).
+
+    XLA would keep arrays of N x K numbers between the value and its derivatives; Triton, by way of Pallas, need not.
+    """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
     (points, k, p), n = q.centre.shape, len(y)
     programs = max(1, min(_PROGRAMS // points, -(-n // (_TILE * _TOGETHER))))
-    factors = [q.factor[:, :, i, j] for i, j in form.entries(p)]
-    numbers = jnp.stack([q.height, *(q.centre[..., j] for j in range(p)), *factors], -1).reshape(points, -1)
+    # Powers of two are what the device has.
+    factors = [_LOG2_E**0.5 * q.factor[:, :, i, j] for i, j in form.entries(p)]
+    numbers = jnp.stack([_LOG2_E * q.height, *(q.centre[..., j] for j in range(p)), *factors], -1).reshape(points, -1)
     each = 1 + p + (len(_pairs(p)) if order == 2 else 0)
-    shapes = [(points, programs, 2, _TILE), (points, programs, k * each)][: 1 + (order > 0)]
-    value, *rest = pl.pallas_call(
+    shapes = [(points, programs, 2, _TILE), (points, programs, k * each)]
+    value, sums = pl.pallas_call(
         partial(_tiles, form, order, n, k, p, -(-n // (programs * _TILE * _TOGETHER))), grid=(points, programs),
         out_shape=[jax.ShapeDtypeStruct(shape, y.dtype) for shape in shapes],
         compiler_params=triton.CompilerParams(num_warps=4, num_stages=2), interpret=jax.default_backend() == "cpu",
     )(y, numbers)  # fmt: skip
-    if order == 0:
-        return (value,)
-    sums = rest[0].reshape(points, programs, k, each)
+    sums = sums.reshape(points, programs, k, each)
     cut = lambda begin, end: [sums[..., i] for i in range(begin, end)]
     return value, cut(0, 1), cut(1, 1 + p), cut(1 + p, each)
 
 
-def _tiles(form: Any, order: Any, n: Any, k: Any, p: Any, rounds: Any, y: Any, numbers: Any, value: Any, *rest: Any) -> Any:
+def _tiles(
+    form: Any, order: Any, n: Any, k: Any, p: Any, rounds: Any, y: Any, numbers: Any, value_out: Any, sums_out: Any
+) -> Any:
     from jax.experimental import pallas as pl
 
     point, program, programs = pl.program_id(0), pl.program_id(1), pl.num_programs(1)
@@ -176,9 +205,7 @@ def _tiles(form: Any, order: Any, n: Any, k: Any, p: Any, rounds: Any, y: Any, n
         planes = [y[pl.ds(start, _TILE), j] for j in range(p)]
         off = [[planes[j] - centre[a][j] for j in range(p)] for a in range(k)]
         quadratics = [_quadratics(form, height[a], lambda i, j, a=a: factor[a][i, j], off[a]) for a in range(k)]
-        most = reduce(jnp.maximum, quadratics)
-        shares = [jnp.exp(x - most) for x in quadratics]
-        return off, most, shares, reduce(add, shares), start + place >= first
+        return off, *_largest(quadratics, jnp.exp2), start + place >= first
 
     def body(turn: Any, sums: Any) -> Any:
         value, lost, *new = sums
@@ -187,22 +214,19 @@ def _tiles(form: Any, order: Any, n: Any, k: Any, p: Any, rounds: Any, y: Any, n
             off, most, shares, total, counted = seen(((turn * _TOGETHER + i) * programs + program) * _TILE)
             mosts.append(jnp.where(counted, most, 0.0))
             totals.append(jnp.where(counted, total, 1.0))
-            if order == 0:
-                continue
             inverse, here = jnp.where(counted, 1.0 / total, 0.0), []
             for a in range(k):
                 share = shares[a] * inverse
                 near = [share * x for x in off[a]]
                 here += [share, *near, *([near[i] * off[a][j] for i, j in _pairs(p)] if order == 2 else [])]
             new = [x + z for x, z in zip(new, here, strict=True)]
-        # A sum of logarithms is that of a product, and totals are between one and K.
-        more = reduce(add, mosts) + jnp.log(reduce(mul, totals))
+        more = _LOG_2 * (reduce(add, mosts) + jnp.log2(reduce(mul, totals)))
         whole = value + more
         taken = whole - value
         return (whole, lost + ((value - (whole - taken)) + (more - taken)), *new)  # what rounding left, kept (Knuth)
 
-    count = 2 + (rest[0].shape[-1] if rest else 0)
-    found = lax.fori_loop(0, rounds, body, tuple(jnp.zeros(_TILE, y.dtype) for _ in range(count)))
-    value[point, program, 0, :], value[point, program, 1, :] = found[:2]
-    for i, x in enumerate(found[2:]):
-        rest[0][point, program, i] = jnp.sum(x)
+    begin = tuple(jnp.zeros(_TILE, y.dtype) for _ in range(2 + sums_out.shape[-1]))
+    value, lost, *sums = lax.fori_loop(0, rounds, body, begin)
+    value_out[point, program, 0, :], value_out[point, program, 1, :] = value, lost
+    for i, x in enumerate(sums):
+        sums_out[point, program, i] = jnp.sum(x)

@@ -17,7 +17,7 @@ from yoasovi.turns.state import Journey, RunState, TurnRow, Turns, finite_lanes,
 from yoasovi.windows import judge
 from yoasovi.windows.state import CANDIDATE, INCUMBENT, Plan, Ruling
 
-_MANY, _NEARLY_ALL = 32, 15 / 16  # restarts, and the share of them that has to have converged for the last to be ended
+_MANY, _NEARLY_ALL = 32, 7 / 8  # restarts, and the share of them that has to have converged for the last to be ended
 
 
 class WindowTurns(Turns):
