@@ -215,8 +215,10 @@ class Fit:
 
     def pool(self, n: int) -> Pool | LongPool:
         """Weighted draws that stand for the posterior: gathered once, whatever is asked of them."""
-        long = self._noise_size > LONG
-        size = _WORTH_LONG if long else max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
+        # Of a hierarchy the globals alone want wider draws, whatever its size.
+        long = self._noise_size > LONG or isinstance(self.family, Arrow)
+        size = max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
+        size = _WORTH_LONG if self._noise_size > LONG else size
         if size not in self._pools:
 
             def log_ratio(eps):
@@ -234,7 +236,7 @@ class Fit:
     def _axes(self) -> np.ndarray | None:
         """Give what turns q's noise into parameters in units of their sds under q, where noise is one number for each."""
         frame = self.family.frame(self.lane)[1][0]
-        if self._noise_size != self.model.density.dim or isinstance(self.family, Arrow):
+        if self._noise_size != self.model.density.dim:
             return None
         return np.eye(len(frame)) if frame.ndim == 1 else frame / np.linalg.norm(frame, axis=1, keepdims=True)
 
