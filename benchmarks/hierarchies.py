@@ -4,11 +4,18 @@
 
 Every group has 5 observations, y = a_g + b_g x + noise with x = -2, ..., 2 (intercepts alone: b_g = 0). The groups' effects
 can be integrated out, and the rest by quadrature. Each fit runs in a process of its own, so that its memory is its own.
-"Look" is a gradient of log p: one of a block in a row, timed after the fit.
+From 10,000 groups on there is a fit by minibatches of 1% of the groups beside that of all. "Looks at a row" are evaluations
+of log p or its gradient at draws, those of the search for groups, the start and the ELBO included, divided by the rows;
+inside a look at a minibatch its groups' own parameters are set by Newton steps. Means and standard deviations are those that
+`fit.mean()` and `fit.sd()` give: by all the data they are corrected by importance weights, by minibatches they are q's.
+
+The second table has what a gradient of log p costs: the time of a call with a block of draws, less that of one with ten
+groups, which is the price of calling.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -22,6 +29,9 @@ from scipy.special import logsumexp
 
 import yoasovi as yo
 from yoasovi.answer.averages import moments
+from yoasovi.kernels import kernels_of
+from yoasovi.kernels.looks import JaxKernels
+from yoasovi.kernels.programs import Clock
 
 X = np.arange(-2.0, 3.0)
 TRUTH = {"mean": 1.0, "spread": 0.7, "slope": -0.5, "slope_spread": 0.4, "noise": 1.0}
@@ -99,25 +109,58 @@ def exact(kind, y):
     return {k: (first, np.sqrt(second - first**2)) for k, (first, second) in out.items()}
 
 
-def one(kind, groups, seed):
+class Looks:
+    """Counts looks at groups, of whichever model."""
+
+    def __init__(self, kind):
+        self.groups, (hub, own) = 0.0, (5, 2) if kind == "slopes" else (3, 1)
+        for name, sides in (("look", 1), ("compare", 2)):
+            plain = getattr(JaxKernels, name)
+
+            def counted(kernels, points, *rest, plain=plain, sides=sides):
+                self.groups += sides * len(points) * (kernels.dim - hub) / own
+                return plain(kernels, points, *rest)
+
+            setattr(JaxKernels, name, counted)
+
+
+def one(kind, groups, seed, batch):
     """Fit once and print what came out as JSON."""
     y = simulate(kind, groups)
-    truth = exact(kind, y)
+    truth, looks = exact(kind, y), Looks(kind)
     begin, busy = time.perf_counter(), time.process_time()
-    fit = yo.fit(MODELS[kind], y, seed=seed)
+    fit = yo.fit(MODELS[kind], y, seed=seed, batch_size=batch or None)
     wall, busy = time.perf_counter() - begin, time.process_time() - busy
+    rows = looks.groups / groups
+    if batch:  # looks at one of the minibatches each, and two at all rows to see that they can be cut
+        rows += fit.num_steps / round(groups / batch) + 2
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     mean, sd = moments(fit, 4000, 0)
-    points = np.repeat(fit.params.mean[None], 64, 0)
-    fit.kernels.look(points, None)
-    begin = time.perf_counter()
-    fit.kernels.look(points, None)
-    look = (time.perf_counter() - begin) / len(points)
     print(json.dumps({
-        "family": fit.family.name, "converged": fit.converged, "gradients": fit.num_gradients, "values": fit.num_values,
-        "wall": wall, "busy": busy, "compile": fit.seconds.compile, "look": look,
-        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "family": fit.family.name, "converged": fit.converged, "rows": rows, "wall": wall, "busy": busy,
+        "compile": fit.seconds.compile, "memory": memory,
         "errors": {k: [float((mean[k] - m) / s), float(sd[k] / s)] for k, (m, s) in truth.items()},
     }))  # fmt: skip
+
+
+def look(kind, groups):
+    """Give the processor seconds of a gradient at a block of draws, and how many draws that is."""
+    model = yo.from_numpyro(MODELS[kind], simulate(kind, groups))
+    kernels = kernels_of(model, yo.MeanField(), Clock())
+    points = np.random.default_rng(0).normal(size=(kernels.block, model.density.dim))
+    kernels.look(points, None)
+    times = []
+    for _ in range(300 if groups <= 1000 else 20):
+        begin = time.process_time()
+        kernels.look(points, None)
+        times.append(time.process_time() - begin)
+    return min(times), len(points)
+
+
+def run(kind, groups, seed, batch):
+    command = [sys.executable, __file__, "--one", kind, str(groups), str(seed), str(batch)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(said.splitlines()[-1])
 
 
 def main():
@@ -125,29 +168,39 @@ def main():
     args.add_argument("--groups", type=int, nargs="+", default=[100, 1000, 10_000, 100_000])
     args.add_argument("--seeds", type=int, default=3)
     args.add_argument("--only", choices=MODELS, default=None)
-    args.add_argument("--one", nargs=3, default=None, help=argparse.SUPPRESS)
+    args.add_argument("--one", nargs=4, default=None, help=argparse.SUPPRESS)
     args = args.parse_args()
     if args.one:
-        kind, groups, seed = args.one
-        return one(kind, int(groups), int(seed))
-    print(f"yoasovi {yo.__version__}, JAX {jax.__version__}, {jax.devices()[0].device_kind}, {time.strftime('%Y-%m-%d')}\n")
-    print("| model | groups | family | converged | largest error of a mean (sd) | sds, smallest and largest (true sds) "
-          "| gradients | values | s in all | s of two cores' work | s compiling | look, us a group | GB |")  # fmt: skip
-    print("|---" * 13 + "|")
-    for kind in [args.only] if args.only else MODELS:
+        kind, groups, seed, batch = args.one
+        return one(kind, int(groups), int(seed), int(batch))
+    kinds = [args.only] if args.only else list(MODELS)
+    print("# Hierarchies\n")
+    versions = f"yoasovi {yo.__version__}, JAX {jax.__version__}, {os.cpu_count()} cores of {jax.devices()[0].device_kind}"
+    busy = f"{os.getloadavg()[0]:.0f} processes at work when it began, so that processor seconds count"
+    print(f"`python {' '.join(sys.argv)}`, {versions}, {busy}, {time.strftime('%Y-%m-%d')}\n")
+    print(__doc__.split("\n\n", 2)[2].rsplit("\n\n", 1)[0].strip() + "\n")
+    print("| model | groups | in a minibatch | converged | largest error of a mean (sd) | sds, least and most (true sds) "
+          "| looks at a row | s in all | processor s | s compiling | GB |")  # fmt: skip
+    print("|---" * 11 + "|")
+    for kind in kinds:
         for groups in args.groups:
-            runs = []
-            for seed in range(args.seeds):
-                command = [sys.executable, __file__, "--one", kind, str(groups), str(seed)]
-                said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                runs.append(json.loads(said.splitlines()[-1]))
-            errors = np.array([list(r["errors"].values()) for r in runs])
-            middle = lambda key, runs=runs: float(np.median([r[key] for r in runs]))
-            print(f"| {kind} | {groups:,} | {runs[0]['family']} | {sum(r['converged'] for r in runs)} of {len(runs)} "
-                  f"| {np.abs(errors[..., 0]).max():.3f} | {errors[..., 1].min():.3f}, {errors[..., 1].max():.3f} "
-                  f"| {middle('gradients'):,.0f} | {middle('values'):,.0f} | {middle('wall'):.1f} "
-                  f"| {middle('busy') / 2:.1f} | {middle('compile'):.1f} "
-                  f"| {1e6 * middle('look') / groups:.3f} | {max(r['memory'] for r in runs):.2f} |", flush=True)  # fmt: skip
+            for batch in (0, groups // 100) if groups >= 10_000 else (0,):
+                runs = [run(kind, groups, seed, batch) for seed in range(args.seeds)]
+                errors = np.array([list(r["errors"].values()) for r in runs])
+                middle = lambda key, runs=runs: float(np.median([r[key] for r in runs]))
+                print(f"| {kind} | {groups:,} | {f'{batch:,}' if batch else 'all'} | {sum(r['converged'] for r in runs)} of "
+                      f"{len(runs)} | {np.abs(errors[..., 0]).max():.3f} | {errors[..., 1].min():.3f}, "
+                      f"{errors[..., 1].max():.3f} | {middle('rows'):,.0f} | {middle('wall'):.1f} | {middle('busy'):.1f} "
+                      f"| {middle('compile'):.1f} | {max(r['memory'] for r in runs):.2f} |", flush=True)  # fmt: skip
+    print("\n" + __doc__.rsplit("\n\n", 1)[1].strip() + "\n")
+    print("| model | groups | draws in a block | us a call | of which calling | ns a group and draw |")
+    print("|---" * 6 + "|")
+    for kind in kinds:
+        fixed, _ = look(kind, 10)
+        for groups in args.groups:
+            seconds, draws = look(kind, groups)
+            each = 1e9 * (seconds - fixed) / draws / groups
+            print(f"| {kind} | {groups:,} | {draws} | {1e6 * seconds:,.0f} | {1e6 * fixed:,.0f} | {each:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

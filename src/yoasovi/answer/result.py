@@ -215,8 +215,10 @@ class Fit:
 
     def pool(self, n: int) -> Pool | LongPool:
         """Weighted draws that stand for the posterior: gathered once, whatever is asked of them."""
-        long = self._noise_size > LONG
-        size = _WORTH_LONG if long else max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
+        # Of a large hierarchy the globals alone want wider draws.
+        long = self._noise_size > LONG or (isinstance(self.family, Arrow) and self._noise_size > WARPED_UP_TO)
+        size = max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
+        size = _WORTH_LONG if self._noise_size > LONG else size
         if size not in self._pools:
 
             def log_ratio(eps: Any) -> Any:

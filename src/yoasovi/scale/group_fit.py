@@ -21,6 +21,7 @@ from yoasovi.run.trace import Trace
 from yoasovi.scale.parts import GroupParts
 from yoasovi.scale.readings import MOST_OWN, read_all
 from yoasovi.stopping import StopReason
+from yoasovi.turns import Limits
 from yoasovi.windows.rule import Window
 
 _START, _PER_PARAMETER = 200, 10  # groups that the start is fitted to
@@ -67,7 +68,9 @@ def fit_in_groups(
         start = fit(parts.model_of(some), method=method, family=own, seed=options.seed, progress=False, mend=False)
         clock.compile += start.seconds.compile
     with clock.stage("windows"):
-        found = read_all(parts, start, clock, options.seed, trace, lambda: interrupts.asked)
+        limits = Limits(options.seed, options.max_steps, options.max_nonfinite)
+        ended = start.stop_reason == StopReason.INTERRUPTED
+        found = read_all(parts, start, clock, limits, trace, lambda: ended or interrupts.asked)
     with clock.stage("elbo"):
         whole = kernels_of(model, family, clock)
         lane = jax.tree.map(lambda x: x[None], found.params)

@@ -23,7 +23,7 @@ from yoasovi.randomness import Purpose, stream
 from yoasovi.run.trace import Trace
 from yoasovi.scale.parts import GroupParts, hub_terms, own_terms
 from yoasovi.stopping import StopReason
-from yoasovi.turns import TurnRow
+from yoasovi.turns import Limits, TurnRow
 from yoasovi.windows.state import LINE
 
 MOST_OWN = 12  # locals of a group: their small matrices are written out
@@ -47,7 +47,8 @@ class Reading(NamedTuple):
 
     values: np.ndarray  # (parts,), means over pairs of draws
     outside: float  # what the ELBO has beside them: the prior of the globals, and their entropy
-    slope: np.ndarray  # (K,)
+    slopes: np.ndarray  # (parts, K)
+    slope: np.ndarray  # (K,), of them and the prior
     precision: np.ndarray  # (K, K)
 
 
@@ -96,11 +97,13 @@ class Readings:
         value, slope, bend = map(np.asarray, found)
         return float(value), slope, bend
 
-    def approach(self, at: np.ndarray, root: np.ndarray) -> np.ndarray:
+    def approach(self, at: np.ndarray, root: np.ndarray, asked: Callable[[], bool]) -> np.ndarray:
         """Go through the parts once, and after each to where all so far say; `root` is roughly q's factor in the end."""
         scores, begin, count = np.zeros(self.num_globals), at, self.parts.count
         precision, (_, outside, bend) = np.linalg.inv(root @ root.T), self.prior(at)
         for i, eps in enumerate(self.eps):
+            if asked():
+                break
             _, slope = self.look(i, at + np.concatenate([eps, -eps]) @ root.T)
             if np.isfinite(slope).all():
                 scores += slope.mean(0) + precision @ (at - begin) / count
@@ -119,7 +122,8 @@ class Readings:
         line = np.linalg.lstsq(away, np.concatenate(bends), rcond=None)[0] * self.parts.count
         height, outside, bend = self.prior(at)
         rest = height + np.log(np.diag(root)).sum() + 0.5 * self.num_globals * (1.0 + np.log(2.0 * np.pi))
-        return Reading(np.array(values), rest, np.sum(slopes, 0) + outside, 0.5 * (line + line.T) + bend)
+        each = np.array(slopes)
+        return Reading(np.array(values), rest, each, each.sum(0) + outside, 0.5 * (line + line.T) + bend)
 
     def blocks(self, at: np.ndarray) -> Blocks:
         """Set the locals of all groups, given globals at `at`."""
@@ -145,22 +149,22 @@ def arrow_of(parts: GroupParts, at: np.ndarray, root: np.ndarray, blocks: Blocks
     )  # fmt: skip
 
 
-def read_all(parts: GroupParts, start: Any, clock: Clock, seed: int, trace: Trace, asked: Callable[[], bool]) -> Read:
+def read_all(parts: GroupParts, start: Any, clock: Clock, limits: Limits, trace: Trace, asked: Callable[[], bool]) -> Read:
     """Fit q: `start` is a fit of some groups; `asked` says whether the user wants to end; `trace` gets a row per reading."""
-    readings, origin = Readings(parts, clock, seed, _is_bent(start)), clock.run
+    readings, origin = Readings(parts, clock, limits.seed, _is_bent(start)), clock.run
     at, spokes = start.family.split(start.params.mean)
     readings.top[:] = spokes.mean(-1, keepdims=True)
     root = start.family.factors(start.params).hub * np.sqrt(start.family.groups / parts.family.groups)
-    at = readings.approach(at, root)
+    at = readings.approach(at, root, asked)
     reason, elbo = StopReason.MAX_STEPS, np.nan
     before: tuple[np.ndarray, np.ndarray, Reading] | None = None
     for _ in range(_MOST):
-        if asked():
-            reason = StopReason.INTERRUPTED
+        if asked() or readings.looks >= limits.max_steps:
+            reason = StopReason.INTERRUPTED if asked() else reason
             break
         begin, looks = clock.run - origin, readings.looks
         seen = readings.read(at, root)
-        gain, doubt = _gain(seen, before[2]) if before else (np.nan, np.nan)
+        gain, doubt = _gain(seen, before[2], at - before[0]) if before else (np.nan, np.nan)
         worse = before is not None and not gain > -2.0 * doubt - _SAME
         elbo = seen.values.sum() + seen.outside
         looks, total = readings.looks - looks, readings.looks
@@ -170,6 +174,9 @@ def read_all(parts: GroupParts, start: Any, clock: Clock, seed: int, trace: Trac
         trace.add(row, begin, clock.run - origin)
         if worse and before is not None:
             at, root = 0.5 * (at + before[0]), before[1]
+            continue
+        if not np.isfinite([*seen.slope, *seen.precision.ravel()]).all():  # draws fell where log p is not finite
+            root = 0.5 * root
             continue
         step, wider = _newton(seen, root)
         widths = np.linalg.svd(np.linalg.solve(root, wider), compute_uv=False)
@@ -191,10 +198,14 @@ def _is_bent(start: Any) -> bool:
     return not np.abs(third).max() < _BEND
 
 
-def _gain(new: Reading, old: Reading) -> tuple[float, float]:
-    """Give the gain on common draws and rows, and its standard error."""
+def _gain(new: Reading, old: Reading, step: np.ndarray) -> tuple[float, float]:
+    """Give the gain on common draws and rows, and its standard error.
+
+    All rows are there, and parts that pull apart say nothing against their sum; what slopes do not explain is the draws'.
+    """
     gains = new.values - old.values
-    return float(gains.sum() + new.outside - old.outside), float(gains.std() * np.sqrt(len(gains)))
+    luck = gains - 0.5 * (new.slopes + old.slopes) @ step
+    return float(gains.sum() + new.outside - old.outside), float(luck.std() * np.sqrt(len(luck)))
 
 
 def _newton(seen: Reading, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
