@@ -276,6 +276,7 @@ def main():
     args.add_argument("--one", nargs=2, metavar=("NAME", "SEED"))
     args.add_argument("--nuts", metavar="NAME")
     args.add_argument("--table", nargs="+", type=Path, metavar="FOLDER")
+    args.add_argument("--note", default="", help="what is to be said of where the runs were made")
     args = args.parse_args()
     args.kept.mkdir(parents=True, exist_ok=True)
     if args.nuts or args.one:
@@ -286,8 +287,10 @@ def main():
             failed = [x for x in pool.map(lambda name: all_of(name, args), args.only or models()) if x]
     lines = [*table(*kept(args.table or [args.kept])), "", *failed]
     if not args.only:
-        head = "`python benchmarks/authored.py`; CPU seconds are from the model to the answer, and `refine()`'s come on top."
-        (args.out / "authored.md").write_text("\n".join([head, "", *lines]).rstrip() + "\n")
+        head = (
+            "`python benchmarks/authored.py`; CPU seconds are from the model to the answer, and `refine()`'s come on top. "
+        )
+        (args.out / "authored.md").write_text("\n".join([(head + args.note).rstrip(), "", *lines]).rstrip() + "\n")
     print("\n".join(lines))
 
 
