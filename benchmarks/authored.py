@@ -197,11 +197,13 @@ def table(known, rows):
     ]
     final = lambda r: r["refined"] or r
     names = list(dict.fromkeys(r["name"] for r in rows))
-    middle = lambda name, key: float(np.median([r.get(key, np.nan) for r in rows if r["name"] == name]))
+    middle = lambda name, key: float(np.median([r[key] for r in rows if r["name"] == name and key in r]))
     for name in names:
         some = [r for r in rows if r["name"] == name]
         counts = "/".join(str(sum(r["grade"] == g for r in some) or "·") for g in ("good", "usable", "poor", "failed"))
-        more = "refused" if all(r["refined"] is None for r in some) else f"+{middle(name, 'more'):.1f}"
+        more = (
+            f"+{middle(name, 'more'):.1f}" if any("more" in r for r in some) else "refused" if "refused" in some[0] else "·"
+        )
         lines.append(
             f"| {name} | {some[0]['door']} | {some[0]['dim']} | {sum(r['right'] for r in some)}/{len(some)} | "
             f"{sum(final(r)['right'] for r in some)}/{len(some)} | {max(r['error'] for r in some):.2f} | "
