@@ -28,7 +28,7 @@ _AGREE = 1.02  # R-hat of NUTS's chains, at most
 def mixture():
     """Three Gaussians with their assignments written out.
 
-    They are well apart. Nearer ones (-2, 0 and 2.5, sd 0.7) were tried first: NUTS's chains disagreed, with an R-hat of 2.0, and
+    They are well apart. Nearer ones (-2, 0 and 2.5, sd 0.7) were tried first: NUTS's chains disagreed (R-hat 2.0), and
     were no reference.
     """
     rng = np.random.default_rng(120)
