@@ -197,11 +197,13 @@ def table(known, rows):
     ]
     final = lambda r: r["refined"] or r
     names = list(dict.fromkeys(r["name"] for r in rows))
-    middle = lambda name, key: float(np.median([r.get(key, np.nan) for r in rows if r["name"] == name]))
+    middle = lambda name, key: float(np.median([r[key] for r in rows if r["name"] == name and key in r]))
     for name in names:
         some = [r for r in rows if r["name"] == name]
         counts = "/".join(str(sum(r["grade"] == g for r in some) or "·") for g in ("good", "usable", "poor", "failed"))
-        more = "refused" if all(r["refined"] is None for r in some) else f"+{middle(name, 'more'):.1f}"
+        more = (
+            f"+{middle(name, 'more'):.1f}" if any("more" in r for r in some) else "refused" if "refused" in some[0] else "·"
+        )
         lines.append(
             f"| {name} | {some[0]['door']} | {some[0]['dim']} | {sum(r['right'] for r in some)}/{len(some)} | "
             f"{sum(final(r)['right'] for r in some)}/{len(some)} | {max(r['error'] for r in some):.2f} | "
@@ -276,6 +278,7 @@ def main():
     args.add_argument("--one", nargs=2, metavar=("NAME", "SEED"))
     args.add_argument("--nuts", metavar="NAME")
     args.add_argument("--table", nargs="+", type=Path, metavar="FOLDER")
+    args.add_argument("--note", default="", help="what is to be said of where the runs were made")
     args = args.parse_args()
     args.kept.mkdir(parents=True, exist_ok=True)
     if args.nuts or args.one:
@@ -286,8 +289,10 @@ def main():
             failed = [x for x in pool.map(lambda name: all_of(name, args), args.only or models()) if x]
     lines = [*table(*kept(args.table or [args.kept])), "", *failed]
     if not args.only:
-        head = "`python benchmarks/authored.py`; CPU seconds are from the model to the answer, and `refine()`'s come on top."
-        (args.out / "authored.md").write_text("\n".join([head, "", *lines]).rstrip() + "\n")
+        head = (
+            "`python benchmarks/authored.py`; CPU seconds are from the model to the answer, and `refine()`'s come on top. "
+        )
+        (args.out / "authored.md").write_text("\n".join([(head + args.note).rstrip(), "", *lines]).rstrip() + "\n")
     print("\n".join(lines))
 
 

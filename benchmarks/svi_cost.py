@@ -61,24 +61,29 @@ def main():
         kind, problem, optimiser, steps, bar = args.one
         print(json.dumps(one(kind, problem, optimiser, int(steps), bar == "True")))
         return
-    lines = ["| problem | optimiser | bar | SVI | YOASOVI | ratio | steps taken |", "|---|---|---|---:|---:|---:|---:|"]
-    for problem in args.only:
-        for optimiser in optimisers():
-            for bar in (True, False):
-                found = [[call(kind, problem, optimiser, args.steps, bar) for kind in ("SVI", "YOASOVI")]
-                         for _ in range(args.times)]  # fmt: skip
-                svi, ours = (float(np.median([r[i]["seconds"] for r in found])) for i in (0, 1))
-                steps = int(np.median([r[1]["steps"] for r in found]))
-                lines.append(f"| {problem} | {optimiser} | {'yes' if bar else 'no'} | {svi:.1f} | {ours:.1f} | "
-                             f"{ours / svi:.2f} | {steps:,} |")  # fmt: skip
-                print(lines[-1], file=sys.stderr, flush=True)
     head = (
         f"`python benchmarks/svi_cost.py --steps {args.steps} --times {args.times}`: CPU seconds, compiling included, each "
     )
-    lines = [f"{head}run a process of its own, SVI's and ours by turns; medians.", "", *lines]
-    if tuple(args.only) == PROBLEMS:
-        (args.out / "svi_cost.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+    lines = [
+        f"{head}run a process of its own, SVI's and ours by turns; medians.", "",
+        "| problem | optimiser | bar | SVI | YOASOVI | ratio | steps taken |", "|---|---|---|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for problem in args.only:
+        for optimiser in optimisers():
+            for bar in (True, False):
+                lines.append(row(problem, optimiser, bar, args))
+                print(lines[-1], flush=True)
+                (args.out / "svi_cost.md").write_text("\n".join(lines) + "\n")
+
+
+def row(problem, optimiser, bar, args):
+    found = [
+        [call(kind, problem, optimiser, args.steps, bar) for kind in ("SVI", "YOASOVI")] for _ in range(args.times)
+    ]  # fmt: skip
+    svi, ours = (float(np.median([r[i]["seconds"] for r in found])) for i in (0, 1))
+    steps = int(np.median([r[1]["steps"] for r in found]))
+    shown = "yes" if bar else "no"
+    return f"| {problem} | {optimiser} | {shown} | {svi:.1f} | {ours:.1f} | {ours / svi:.2f} | {steps:,} |"
 
 
 if __name__ == "__main__":
