@@ -19,10 +19,12 @@ from yoasovi.fitting import fit as fit_again
 from yoasovi.model import reparameterisations
 from yoasovi.randomness import Purpose, stream
 from yoasovi.verdict import looks
+from yoasovi.verdict.diagnostics import effective_size, importance_weights
 from yoasovi.verdict.findings import Thresholds
 from yoasovi.verdict.inquiry import funnel_of
 
 _MODES_UP_TO = 1000  # parameters; climbs of more take longer than the fit
+_UNEVEN = 0.2  # of their number that weights of q's draws are worth: below it q is far from the posterior
 _MOST = 4  # times the evaluations of the fit may be spent on mending it
 
 
@@ -48,21 +50,28 @@ def _seed(fit: Fit) -> int:
 
 
 def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
-    """Try non-centred forms where scales of sites depend on other sites and the answer is poor for it."""
+    """Try non-centred forms where q is far from the posterior, or a scale depends on another site and the answer is poor.
+
+    Of many groups none may show the funnel that all of them make; then q's weights do, which are uneven. ELBOs of all forms
+    compare, so that nothing else has to be known before one is tried.
+    """
     if fit.model.centring is None:
         return fit
-    pairs = looks.Effort.of(fit, None, None).pairs
+    pairs, weights = looks.Effort.of(fit, None, None).pairs, importance_weights(fit.ratios())
     pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
-    if pair is None or (verdict := fit.judged()).grade != "poor":
-        return fit
-    best, notes, spent, values, gradients = fit, [], 0, verdict.num_values, verdict.num_gradients
+    share = effective_size(weights) / len(weights)
+    what = f"weights of q's draws are worth {share:.0%} of their number" if pair is None else _dependence(pair)
+    best, notes, spent, values, gradients = fit, [], 0, 0, 0
+    if share > _UNEVEN:
+        if pair is None or (verdict := fit.judged()).grade != "poor":
+            return fit
+        values, gradients = verdict.num_values, verdict.num_gradients
     for description, model in reparameterisations(fit.model, pair):
         if spent >= most:
             break
         other = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=progress, mend=False)
         gain = other.elbo.value - best.elbo.value
         kept = other.converged and gain > 2.0 * np.hypot(other.elbo.se, best.elbo.se)
-        what = f"the scale of {pair[1]} depends on {pair[0]}"
         notes.append(Mended(what, description, bool(kept), float(gain), other.num_values, other.num_gradients))
         spent, values, gradients = spent + _cost(other), values + other.num_values, gradients + other.num_gradients
         other.seconds = other.seconds._replace(compile=best.seconds.compile + other.seconds.compile)
@@ -72,6 +81,10 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         if best.judged().grade != "poor":
             break
     return _told(best, fit, notes, values, gradients)
+
+
+def _dependence(pair: tuple[str, str]) -> str:
+    return f"the scale of {pair[1]} depends on {pair[0]}"
 
 
 def _by_modes(fit: Fit, most: int) -> Fit:
