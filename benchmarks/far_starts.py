@@ -101,9 +101,10 @@ def judged(model, seeds) -> tuple[Row, Row]:
     fits, whole = [], Window.with_climb
     for rule in (whole, lambda self, control, now: control):
         Window.with_climb = rule
-        fits.append([yo.fit(model, seed=seed, progress=False) for seed in range(seeds)])
+        fits.append([yo.fit(model, seed=seed, progress=False, mend=False) for seed in range(seeds)])
     Window.with_climb = whole
-    long = [yo.fit(model, seed=seed, tolerance=0.005, patience=12, progress=False) for seed in (1001, 1002)]
+    slow = dict(tolerance=0.005, patience=12, mend=False, progress=False)
+    long = [yo.fit(model, seed=seed, **slow) for seed in (1001, 1002)]
     family, ends = long[0].family, [f.params for f in (*long, *fits[0], *fits[1])]
     short, _ = gaps(model, family, ends, ends[0], DRAWS)
     short = np.where(np.isfinite(short), short, np.inf)

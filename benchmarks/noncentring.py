@@ -147,7 +147,7 @@ def rows(seeds):
         for door, make in doors.items():
             model = make() if door == "NumPyro" else yo.from_pymc(make())
             forms = [("as written", model), *reparameterisations(model)]
-            fits = [[yo.fit(form, seed=seed, progress=False) for _, form in forms] for seed in range(seeds)]
+            fits = [[yo.fit(form, seed=seed, progress=False, mend=False) for _, form in forms] for seed in range(seeds)]
             chosen = [kept([fit.elbo for fit in row]) for row in fits]
             for i, (text, _) in enumerate(forms):
                 column = [row[i] for row in fits]

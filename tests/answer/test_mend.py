@@ -15,6 +15,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import yoasovi as yo
+from yoasovi.answer import mend
 from yoasovi.answer.result import Fit
 from yoasovi.kernels.programs import Bound
 
@@ -24,6 +25,13 @@ EFFECTS, ERRORS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10,
 def schools(errors, effects=None):
     mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfCauchy(5.0))
     with numpyro.plate("schools", 8):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("y", dist.Normal(theta, errors), obs=effects)
+
+
+def many_schools(errors, effects=None):
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfCauchy(5.0))
+    with numpyro.plate("schools", 40):
         theta = numpyro.sample("theta", dist.Normal(mu, tau))
         numpyro.sample("y", dist.Normal(theta, errors), obs=effects)
 
@@ -43,6 +51,18 @@ def test_a_funnel_is_mended_by_another_form_in_the_users_own_parameters(mended):
     # Of a long run of NUTS on the non-centred model.
     assert draws["tau"].mean() == pytest.approx(3.6, abs=0.32) and draws["tau"].std() == pytest.approx(3.2, rel=0.1)
     assert mended.diagnose().grade == "good" and mended.summary().startswith("Mended: the scale of theta")
+
+
+def test_a_funnel_of_many_groups_is_mended_though_none_of_them_shows_it(monkeypatch):
+    monkeypatch.setattr(mend, "funnel_of", lambda *_: None)
+    rng = np.random.default_rng(3)
+    errors = rng.uniform(8, 18, 40)
+    fit = yo.fit(many_schools, errors, effects=5 + 3 * rng.normal(size=40) + errors * rng.normal(size=40))
+    assert (
+        fit.mended[0].kept and fit.mended[0].found.startswith("weights of q's draws are worth") and fit.family.groups == 40
+    )
+    # Of NUTS on the non-centred model; q of the centred one has 5.4.
+    assert fit.mean()["tau"] == pytest.approx(4.14, abs=0.4) and fit.sd()["tau"] == pytest.approx(2.68, rel=0.1)
 
 
 def test_what_was_mended_is_saved_and_can_be_refused(mended, tmp_path):

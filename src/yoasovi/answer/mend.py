@@ -19,11 +19,12 @@ from yoasovi.fitting import fit as fit_again
 from yoasovi.model import reparameterisations
 from yoasovi.randomness import Purpose, stream
 from yoasovi.verdict import looks
+from yoasovi.verdict.diagnostics import effective_size, importance_weights
 from yoasovi.verdict.findings import Thresholds
 from yoasovi.verdict.pairs import funnel_of
 
 _MODES_UP_TO = 1000  # parameters; climbs of more take longer than the fit
-_UNEVEN = 0.4  # sd of log p - log q, beyond which q may be worse than that of another form
+_UNEVEN = 0.5  # of their number that weights of q's draws are worth: below it another form may have a better q
 _WIDE = 1000  # draws about q; the few of them that weigh most are climbed from
 _MOST = 4  # times the evaluations of the fit may be spent on mending it
 
@@ -50,14 +51,19 @@ def _seed(fit: Fit) -> int:
 
 
 def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
-    """Try non-centred forms where scales of sites depend on other sites, or q is not close enough for other reasons."""
+    """Try non-centred forms where a scale depends on another site, or q is visibly not the posterior.
+
+    Of many groups none may show the funnel that all of them make; then q's weights do, which are uneven. ELBOs of all forms
+    compare, so that nothing else has to be known before one is tried.
+    """
     if fit.model.centring is None:
         return fit
-    pairs = looks.Effort.of(fit, None, None).pairs
+    pairs, weights = looks.Effort.of(fit, None, None).pairs, importance_weights(fit.ratios())
     pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
-    if pair is None and np.std(fit.log_ratio[np.isfinite(fit.log_ratio)]) < _UNEVEN:
+    share = effective_size(weights) / len(weights)
+    if pair is None and share > _UNEVEN:
         return fit
-    what = f"the scale of {pair[1]} depends on {pair[0]}" if pair else "q's draws need correction"
+    what = f"weights of q's draws are worth {share:.0%} of their number" if pair is None else _dependence(pair)
     best, notes, spent, values, gradients = fit, [], 0, 0, 2 * pairs
     for description, model in reparameterisations(fit.model, pair):
         if spent >= most:
@@ -74,6 +80,10 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         if best.judged().grade != "poor":
             break
     return _told(best, fit, notes, values, gradients)
+
+
+def _dependence(pair: tuple[str, str]) -> str:
+    return f"the scale of {pair[1]} depends on {pair[0]}"
 
 
 def _by_modes(fit: Fit, most: int) -> Fit:
