@@ -72,12 +72,13 @@ def _names(rows: list[Row]) -> list[str]:
 def _opening(found: dict[str, Any], folder: str) -> str:
     machine = found["machine"]
     libraries = ", ".join(f"{k} {v}" for k, v in found["versions"].items())
-    side = "one row at a time"
+    side, alike = "one row at a time", ""
     if found["jobs"] > 1:
         side = f"{found['jobs']} rows at a time, each on one core of its own with one thread"
+        alike = " So times compare; methods that can use several cores would gain by a machine to themselves."
     return (
         f"This library beside what people would use instead, by\n\n```sh\n{found['command']}\n```\n\non {machine['cores']} "
-        f"cores ({machine['processor']}, {machine['system']}), {side}, {libraries}. All figures are in "
+        f"cores ({machine['processor']}, {machine['system']}), {side}, {libraries}.{alike} All figures are in "
         f"[bench.json]({folder}/bench.json), one seed each."
     )
 

@@ -33,7 +33,7 @@ from yoasovi.extras import need
 
 QUICK_POSTERIORS = ("growth", "schools", "cancer")
 QUICK_PEERS = (
-    "yoasovi", "yoasovi, mean-field", "yoasovi, full-rank", "SVI AutoNormal, Adam 0.01",
+    "yoasovi", "SVI AutoNormal, Adam 0.01",
     "SVI AutoMultivariateNormal, Adam 0.01", "BlackJAX pathfinder", "fixed draws, L-BFGS", "NUTS", "yoasovi-metropolis",
 )  # fmt: skip
 LIMIT = 1800  # seconds that a row may take, both runs and what is said of them

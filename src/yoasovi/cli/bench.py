@@ -13,7 +13,7 @@ from yoasovi.cli.tables import console
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Three posteriors, nine methods, a shorter reference.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Three posteriors, seven methods, a shorter reference.")] = False,
     posterior: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
     peer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this method; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Of every run.")] = 0,
