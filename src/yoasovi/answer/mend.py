@@ -51,7 +51,7 @@ def _seed(fit: Fit) -> int:
 
 
 def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
-    """Try non-centred forms where a scale depends on another site, or q is visibly not the posterior.
+    """Try non-centred forms where q is visibly not the posterior, or a scale depends on another site and the answer is poor.
 
     Of many groups none may show the funnel that all of them make; then q's weights do, which are uneven. ELBOs of all forms
     compare, so that nothing else has to be known before one is tried.
@@ -61,7 +61,7 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
     pairs, weights = looks.Effort.of(fit, None, None).pairs, importance_weights(fit.ratios())
     pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
     share = effective_size(weights) / len(weights)
-    if pair is None and share > _UNEVEN:
+    if share > _UNEVEN and (pair is None or fit.judged().grade != "poor"):
         return fit
     what = f"weights of q's draws are worth {share:.0%} of their number" if pair is None else _dependence(pair)
     best, notes, spent, values, gradients = fit, [], 0, 0, 2 * pairs

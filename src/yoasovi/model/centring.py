@@ -145,8 +145,12 @@ def recentred(model: Model, centred: Mapping[str, float]) -> Model:
     known = model.centring.frames.names
     unknown = sorted(set(centred) - set(known))
     check(not unknown, "sites", "noncentred", f"among those that can be non-centred ({', '.join(known)})", unknown)
-    other = model.centring.frames.without(model, tuple(centred))
-    return replace(other, centring=replace(model.centring, centred=tuple(centred.items())))
+    forms = model.__dict__.setdefault("_forms", {})  # a form that was made before has its programs compiled
+    key = tuple(centred.items())
+    if key not in forms:
+        other = model.centring.frames.without(model, tuple(centred))
+        forms[key] = replace(other, centring=replace(model.centring, centred=key))
+    return forms[key]
 
 
 def reparameterisations(model: Model, funnel: tuple[str, str] | None = None) -> list[tuple[str, Model]]:
