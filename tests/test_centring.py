@@ -338,6 +338,7 @@ def test_forms_are_listed_with_the_funnels_site_first():
         "state_mean, narrow, county_mean halfway centred",
     ]
     assert found[0][1].centred == {"county_mean": 0.0}
+    assert reparameterisations(model, ("wide", "county_mean[2]"))[0][1] is found[0][1]  # so that nothing is compiled again
     assert [text for text, _ in reparameterisations(found[1][1])] == ["state_mean, narrow, county_mean halfway centred"]
     assert [text for text, _ in reparameterisations(from_numpyro(process))] == ["f non-centred"]
     names = found[0][1].free_names  # q's numbers, not the site's

@@ -14,11 +14,12 @@ from numpyro.distributions import constraints
 
 import yoasovi as yo
 from yoasovi.kernels.programs import num_programs
-from yoasovi.verdict import diagnostics
+from yoasovi.verdict import diagnostics, looks
 from yoasovi.verdict.advice import Facts, advise
 from yoasovi.verdict.diagnostics import Estimate
 from yoasovi.verdict.findings import GRADES, Finding
 from yoasovi.verdict.given import Moments
+from yoasovi.verdict.landscape import Mode
 
 KINDS = ("gaussian", "correlated", "funnel", "bimodal", "far apart", "unequal", "heavy")
 SLOPE = np.array([[1.0, 0.95], [0.95, 1.0]])
@@ -455,3 +456,47 @@ def test_calibration_complains_of_what_it_cannot_use(glm_fits):
         yo.calibrate(known("gaussian"), lambda key, p: {"kind": np.array(0)}, 1)
     with pytest.raises(ValueError, match="`simulate` of `calibrate` must give data of the shapes"):
         yo.calibrate(glm_fits[0].model, lambda key, p: {"y": np.zeros(3)}, 1)
+
+
+def test_constants_of_a_cholesky_factor_are_no_fault():
+    y = np.random.default_rng(3).multivariate_normal([1.0, 2.0], [[1.0, 0.6], [0.6, 2.0]], 40)
+
+    def model(y):
+        mean, sd = (
+            numpyro.sample("mean", dist.Normal(0, 5).expand([2])),
+            numpyro.sample("sd", dist.HalfNormal(2).expand([2])),
+        )
+        root = sd[:, None] * numpyro.sample("corr", dist.LKJCholesky(2, 1.0))
+        numpyro.sample("y", dist.MultivariateNormal(mean, scale_tril=root), obs=y)
+
+    verdict = yo.fit(yo.from_numpyro(model, y), progress=False).diagnose()
+    assert verdict.grade == "good" and verdict.evidence["shift"].value < 0.1
+
+
+def test_chains_that_still_hold_their_beginning_tell_where_they_would_come_to():
+    rng, n = np.random.default_rng(0), 4000
+    begins = rng.normal(size=(n, 1))  # the answer: mean 0, sd 1; the truth: mean 1, sd 2
+    held = 0.5
+    ends = np.stack([held * begins + (1 - held) * (1.0 + 0.1 * rng.normal(size=(n, 1))),
+                     held * begins**2 + (1 - held) * (5.0 + 0.1 * rng.normal(size=(n, 1)))])  # fmt: skip
+    known = Moments(np.array([10.0]), np.ones(1), np.zeros(1), np.zeros(1))
+    found = Moments.of_chains(ends, begins, known)
+    assert found.mean == pytest.approx(11.0, abs=0.02) and found.sd == pytest.approx(2.0, abs=0.1)
+
+
+def test_a_much_higher_mode_of_more_mass_needs_no_valley():
+    place = lambda log_p, mass, barrier=-1.0: Mode(np.zeros(2), np.zeros(2), log_p, mass, 5.0, barrier)
+    seen = lambda own, *others: looks.Search(own, others, 0, 9, -280.0, 0, 0)
+    low, high = place(-279.0, -278.5), place(-248.0, -257.0)
+    assert (
+        seen(low, high).elsewhere(0.5, -278.0) == [high] and seen(high).elsewhere(0.5, -278.0) == [high] and seen(high).lost
+    )
+    assert not seen(low, place(-279.0, -260.0)).elsewhere(0.5, -278.0)  # as mass that a narrow q lacks would be
+
+
+def test_a_mode_that_the_draws_have_is_not_missed():
+    two = lambda p: jnp.logaddexp(-0.5 * (p["x"] - 1.7) ** 2, -0.5 * (p["x"] + 1.7) ** 2)
+    fit = yo.fit(yo.Model.from_log_density(two, {"x": constraints.real}), family="full_rank", progress=False, mend=False)
+    verdict = fit.diagnose()
+    assert len(verdict.search.others) == 1 and verdict.search.others[0].barrier > 0.5
+    assert np.mean(fit.sample(4000)["x"] > 0) == pytest.approx(0.5, abs=0.1) and verdict.evidence["modes"].grade == "good"

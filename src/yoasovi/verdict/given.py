@@ -43,7 +43,8 @@ class Moments:
         """
         first = _far_on(ends[0], begins, 0.0)
         shift, n = first.mean(0), len(begins)
-        square = _far_on(ends[1] - 2 * shift * ends[0] + shift**2, begins**2, known.sd**2)
+        about = ends[1] - 2 * shift * ends[0] + shift**2  # squares about the mean that was found
+        square = _far_on(about, (begins - shift) ** 2, known.sd**2 + shift**2)
         variance = np.maximum(square.mean(0), 1e-300)
         error = first.std(0, ddof=1) / np.sqrt(n * variance)
         return cls(known.mean + shift, np.sqrt(variance), error, 0.5 * square.std(0, ddof=1) / np.sqrt(n) / variance)
