@@ -87,9 +87,9 @@ def main():
         "",
         f"`python benchmarks/large_mixture.py`, {date.today():%-d %B %Y}, {platform.machine()}, one thread, "
         f"jax {jax.__version__}, float64. Four",
-        "components in two dimensions. A look is log p with its gradient at one draw, eight at a time (the least of many, in",
-        "time of the CPU: other processes were running); memory is the most that the process held during a whole fit, less",
-        "what it held before there were data, over the bytes of the data.",
+        "components in two dimensions. A look is log p with its gradient at one draw, eight at a time (the least of many,",
+        "time of the CPU: other processes were running); memory is the most that the process held during a whole fit,",
+        "less what it held before there were data, over the bytes of the data.",
         "",
         "| rows | a look, ms | ns a row | over the first | memory over data | whole fit, s | gradients, values | ELBO |",
         "|---|---|---|---|---|---|---|---|",
