@@ -23,7 +23,7 @@ from yoasovi.kernels.programs import Bound, Clock, Held
 from yoasovi.model.density import Density, Inputs
 from yoasovi.model.external import HostDensity
 from yoasovi.model.minibatch import Anchor, Batch
-from yoasovi.model.sums import wide_total
+from yoasovi.model.sums import SummedRows, wide_total
 from yoasovi.windows.value_regression import Layout, Memory, Sights
 
 BLOCK = 32  # points, where one look is cheap
@@ -183,7 +183,7 @@ class JaxKernels(PointKernels):
             self.sizes.insert(0, self.sizes[0] * _STEP)
         if not self.cheap and self.block > _FEW:  # judgements and climbs look at so many
             self.sizes.append(_FEW)
-        elif self.block < _FEW and mesh is None and hasattr(density.log_likelihood, "totals"):  # no array is so wide
+        elif self.block < _FEW and mesh is None and isinstance(density.log_likelihood, SummedRows):  # no array is so wide
             self.sizes.insert(0, _FEW)
         # One point is padded to a block where that costs nothing, and has a program of its own where it does.
         self._single = self.block * density.width > _CHEAP

@@ -13,7 +13,7 @@ from numpyro.distributions import Distribution, biject_to
 
 from yoasovi.model.centring import Centring
 from yoasovi.model.minibatch import Batch, estimated
-from yoasovi.model.sums import wide_total
+from yoasovi.model.sums import SummedRows, wide_total
 
 Params = dict[str, Any]  # arrays by site, of JAX or of NumPy
 
@@ -116,16 +116,14 @@ class Density(NamedTuple):
         return terms._replace(prior={k: v + jacobian[k] for k, v in terms.prior.items()})
 
     def totals(self, inputs: Inputs, flat: jax.Array) -> jax.Array:
-        """Give log p of all the data at flat vectors (n, d): (n, 2), the second what rounding left of the first.
-
-        A likelihood may know how to be summed over all rows, by `totals(params, data)`, where params lead with n.
-        """
-        params, jacobian = jax.vmap(lambda x: self.constrain(inputs, x))(flat)
-        summed = getattr(self.log_likelihood, "totals", None)
-        likelihood = None if summed is None or self.local_sites else summed(params, inputs.data)
-        if likelihood is None:
-            return jax.vmap(lambda x: wide_total(self.free_terms(inputs, x)))(flat)
-        return jax.vmap(lambda *parts: wide_total((self.terms(inputs, *parts[1:]), parts[0])))(jacobian, params, likelihood)
+        """Give log p of all the data at flat vectors (n, d): (n, 2), the second what rounding left of the first."""
+        if isinstance(self.log_likelihood, SummedRows) and not self.local_sites:
+            params, jacobian = jax.vmap(lambda x: self.constrain(inputs, x))(flat)
+            likelihood = self.log_likelihood.totals(params, inputs.data)
+            if likelihood is not None:
+                total = lambda own, *parts: wide_total((self.terms(inputs, *parts), own))
+                return jax.vmap(total)(jacobian, params, likelihood)
+        return jax.vmap(lambda x: wide_total(self.free_terms(inputs, x)))(flat)
 
     def whole_likelihood(self, inputs: Inputs, flat: jax.Array) -> jax.Array:
         """Give the log likelihood of all the data."""

@@ -8,6 +8,7 @@ sum of the differences, term by term.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,14 @@ import jax.numpy as jnp
 from jax import lax
 
 _ROWS = {"cpu": 4096}  # of a block at most: as many as stay in a core's cache; elsewhere all of them
+
+
+class SummedRows(ABC):
+    """A likelihood that knows how to be summed over all rows, without an array as long as the data for every point."""
+
+    @abstractmethod
+    def totals(self, params: dict[str, Any], data: Any) -> jax.Array | None:
+        """Give the sum at S points, (S, 2), the second what rounding left of the first; None where it does not know how."""
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -18,6 +18,7 @@ from yoasovi.families.base import LOG_2PI
 from yoasovi.families.factorised import Factorised, Law, PaperCategorical, PaperNormal
 from yoasovi.kernels.programs import precision
 from yoasovi.model import Model, Params
+from yoasovi.model.sums import SummedRows
 from yoasovi.models.arrays import broadcast, numbers, one_of, positive
 from yoasovi.models.mixture_sums import Form, Quadratics, can_sum, log_sums
 
@@ -161,7 +162,7 @@ class LabelsGiven:
 
 
 @dataclass(frozen=True)
-class LabelsSummedOut:
+class LabelsSummedOut(SummedRows):
     """log sum_k weight_k N(y_i | mu_k, Sigma_k); shape (N,)."""
 
     component: Component

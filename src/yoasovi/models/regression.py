@@ -21,7 +21,7 @@ from scipy.special import gammaln
 
 from yoasovi.errors import check, positive_number
 from yoasovi.model import Labels, Model, Params
-from yoasovi.model.sums import by_blocks, counting, wide_sum
+from yoasovi.model.sums import SummedRows, by_blocks, counting, wide_sum
 from yoasovi.models.arrays import by_column, by_name, numbers, one_of, positive, table
 from yoasovi.models.columns import Predictors, is_table
 
@@ -145,7 +145,7 @@ def _design(params: Params, data: Any) -> tuple[jax.Array, Any]:
 
 
 @dataclass(frozen=True)
-class LineLikelihood:
+class LineLikelihood(SummedRows):
     """log p(y_i | a + x_i b), shape (N,); all rows are summed up at several points by one product of matrices."""
 
     terms: Callable[[jax.Array, Params, Any], jax.Array]  # of a + x_i b, other parameters and data, all by row
