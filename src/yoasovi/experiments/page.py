@@ -188,12 +188,10 @@ def _reasons(one: list[Row], nets: list[Row]) -> str:
         ("seconds of YOASOVI", there("yoasovi-naive", "seconds", 1), here("yoasovi-naive", "cpu_s", 2),
          "the author's R code is interpreted, these programs are compiled"),
     ]  # fmt: skip
-    errors = {name: spread(later.get(("3 layers", name), []), "rmse") for name in networks.PUBLISHED}
+    errors = {name: spread(some, "rmse")[0] for name in networks.PUBLISHED if (some := later.get(("3 layers", name)))}
+    known = {name: x for name, x in errors.items() if x is not None}
     why = "the author's data set, split, priors and starts are not printed; this is another draw of the same recipe"
-    if (
-        len({x for x, _ in errors.values() if x is not None}) == 3
-        and min(errors, key=lambda k: errors[k][0]) == networks.TEN
-    ):
+    if len(known) == 3 and known[networks.TEN] < min(x for name, x in known.items() if name != networks.TEN):
         why += ". In both, ten draws predict best"
     for name, (label, (rmse, _), _) in networks.PUBLISHED.items():
         if some := later.get(("3 layers", name)):
