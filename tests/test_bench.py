@@ -242,6 +242,8 @@ def test_a_run_keeps_its_rows_and_writes_json_page_and_figure(tmp_path, monkeypa
     assert "NUTS takes 2.0 s from a cold start" in text and "Failed: schools, PyMC ADVI: ValueError: no" in text
     assert "| yoasovi | full rank | 3.0 | 0.2 | 10 | 20 | −10.00 ± 0.01 | 0.05 |" in text
     assert "blackjax is not installed" in text
+    assert "any SVI, warm: within a nat sooner on 0 of 1 posteriors; where both get there, 1, in 2.00 times" in text
+    assert "any SVI, cold: within a nat sooner on 1 of 1 posteriors" in text
     assert "PyMC ADVI" in capsys.readouterr().out
     app(command, standalone_mode=False)
     assert len(calls) == 1 + len(names)

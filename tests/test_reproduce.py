@@ -221,6 +221,9 @@ def test_the_page_and_the_figures_are_made_from_the_rows(tmp_path):
         assert piece in text, piece
     app(["reproduce", "all", "--page", "--out", str(out)], standalone_mode=False)
     assert out.with_name("paper.md").read_text() == text.replace("reproduce all --out paper", "reproduce")
+    (out / "note.txt").write_text("A note.")
+    app(["reproduce", "all", "--page", "--out", str(out)], standalone_mode=False)
+    assert "\n\nA note.\n\n## What the paper claims" in out.with_name("paper.md").read_text()
     (out / "errata.json").unlink()
     with pytest.raises(ValueError, match="has no errata"):
         app(["reproduce", "all", "--page", "--out", str(out)], standalone_mode=False)

@@ -96,6 +96,11 @@ class Race(NamedTuple):
         ours, theirs = self.ours[warm], self.theirs[warm]
         return None if ours is None or not theirs else ours / theirs
 
+    def won(self, warm: bool) -> bool:
+        """Say whether we were first; who never gets there is not."""
+        ours, theirs = self.ours[warm], self.theirs[warm]
+        return ours is not None and (theirs is None or ours < theirs)
+
 
 def races(rows: list[Row]) -> list[Race]:
     """Give, for every posterior, the default against any SVI, and both families against SVI with the same one.

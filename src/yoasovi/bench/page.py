@@ -15,6 +15,8 @@ from yoasovi.experiments import drawing
 from yoasovi.experiments.files import Row, write as write_file
 from yoasovi.experiments.rows import Table, number
 
+_OFF = 30  # sds; what is further off is drawn there
+
 _MEANING = f"""\
 Every row is a process of its own. *Cold* is from the first import to the answer, compiling included, with the data in
 memory and no compiled JAX program on disk; *warm* is the same again in the same process, with everything kept that can be
@@ -29,6 +31,7 @@ sd over that of a long run of NUTS. *NUTS quality*: every mean within {MEAN} sd,
 posterior. SVI is looked at after {", ".join(f"{x:,}" for x in MARKS)} steps, and its answer is the one after
 {STEPS:,}: these times are those of somebody who knew when to stop, which SVI does not say. Rows that are not looked at
 along the way have the time of their end, `yoasovi` too. Gradients of NUTS are those of the draws it kept.
+*Near its family's best*: on how many posteriors it gets there.
 
 Means and sds of `yoasovi` are those of `fit.sample`, importance-corrected where it does that by itself; of everything
 else, the paper's methods too, they are those of the answer's own draws (`multipathfinder` weighs its draws by PSIS, so
@@ -90,21 +93,24 @@ def _in_short(rows: list[Row], raced: list[Race]) -> list[str]:
     lines = []
     others = {k: v for k, v in good.items() if k in ran and not k.startswith(OURS) and k != GOLD}
     if OURS in ran and others:
-        best = max(others, key=lambda k: others[k])
+        best = max(others.values())
+        who = "none of the others on any"
+        if best:
+            names = [k for k, v in others.items() if v == best]
+            who = f"the best of the others, {' and '.join(names)}, on {best}"
         gold = f"; NUTS itself on {good[GOLD]}" if GOLD in ran else ""
-        lines.append(
-            f"At NUTS quality: `{OURS}` on {good[OURS]} of {total} posteriors; the best of the others, {best}, on "
-            f"{others[best]}{gold}."
-        )
+        lines.append(f"At NUTS quality: `{OURS}` on {good[OURS]} of {total} posteriors; {who}{gold}.")
     for what in dict.fromkeys(race.what for race in raced):
         these = [race for race in raced if race.what == what]
         for warm in (True, False):
+            when, first = "warm" if warm else "cold", sum(race.won(warm) for race in these)
+            line = f"{_who(what)}, {when}: within a nat sooner on {first} of {len(these)} posteriors"
             if (known := middle_ratio(these, warm)) is not None:
-                when = "warm" if warm else "cold"
-                lines.append(
-                    f"{_who(what)}, {when}: {number(known[0], 2)} times the fastest SVI's time to within a nat in the "
-                    f"median of {known[2]}, {number(known[1], 2)} at worst."
+                line += (
+                    f"; where both get there, {known[2]}, in {number(known[0], 2)} times the fastest SVI's time in the "
+                    f"median, {number(known[1], 2)} at worst"
                 )
+            lines.append(f"{line}.")
         for who, side in (("SVI", "theirs"), (f"`{OURS}`", "ours")):
             never = [race.posterior for race in these if getattr(race, side)[1] is None]
             lines += [f"{_who(what)}: {who} never came within a nat on {', '.join(never)}."] if never else []
@@ -128,8 +134,8 @@ def _by_peer(rows: list[Row]) -> Table:
             number(middle("mean_error"), 2), str(sum("error" in x for x in here)), PEERS[name].about,
         ))  # fmt: skip
     head = (
-        "method", "posteriors", "NUTS quality", "within a nat", "cold s", "warm s", "gradients", "mean error", "failed",
-        "settings",
+        "method", "posteriors", "NUTS quality", "near its family's best", "cold s", "warm s", "gradients", "mean error",
+        "failed", "settings",
     )  # fmt: skip
     return Table("All posteriors: counts, and medians", head, cells, (), ("settings", "gradients"))
 
@@ -197,24 +203,29 @@ def _figure(rows: list[Row], out: Path) -> bool:
         return False
     columns = min(4, len(names))
     lines = -(-len(names) // columns)
-    figure, axes = drawing.panels(lines, columns, height=1.0 + 1.7 * lines, squeeze=False, sharey=True)
-    starts = {SVI: "NumPyro SVI", "BlackJAX": "BlackJAX", "PyMC": "PyMC"}
+    figure, axes = drawing.panels(lines, columns, height=1.0 + 1.7 * lines, squeeze=False, sharex=True, sharey=True)
+    starts = {SVI: "NumPyro SVI", "BlackJAX": "BlackJAX", "PyMC": "PyMC", f"{OURS}, ": f"{OURS}, one family"}
     kind = lambda x: x if x in (OURS, GOLD) else next((v for k, v in starts.items() if x.startswith(k)), "other")
     shown = [OURS, GOLD, *starts.values(), "other"]
+    times = [row["cold_s"] for row in rows if row.get("mean_error")]
+    low, high = min(times) / 1.5, max(times) * 1.5
     for place, axis in zip(names, axes.flat, strict=False):
         dim = next(row["dim"] for row in rows if row["problem"] == place)
         for i, who in enumerate(shown):
             here = [x for x in rows if x["problem"] == place and x.get("mean_error") and kind(x["method"]) == who]
             axis.scatter(
-                [x["cold_s"] for x in here], [x["mean_error"] for x in here], s=16, label=who,
+                [x["cold_s"] for x in here], [min(x["mean_error"], _OFF) for x in here], s=16, label=who,
                 color=drawing.COLOURS[i], marker=drawing.MARKERS[i], zorder=3 if who == OURS else 2,
             )  # fmt: skip
         axis.axhline(MEAN, color="0.7", lw=0.8, zorder=0)
-        axis.set(xscale="log", yscale="log", title=f"{place} (d = {dim:,})")
+        axis.set(xscale="log", yscale="log", ylim=(0.004, 1.6 * _OFF), title=f"{place} (d = {dim:,})")
+        axis.set_xticks([x for x in (1, 3, 10, 30, 100, 300, 1000) if low <= x <= high], minor=False)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
     for axis in list(axes.flat)[len(names) :]:
         axis.set_visible(False)
     figure.supxlabel("seconds from a cold start", fontsize=8)
-    figure.supylabel("largest error of a mean (posterior sds)", fontsize=8)
+    figure.supylabel(f"largest error of a mean (posterior sds; {_OFF} and beyond at the top)", fontsize=8)
     figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(shown))
     drawing.save(figure, out / "bench")
     return True
