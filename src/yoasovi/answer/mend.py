@@ -24,7 +24,8 @@ from yoasovi.verdict.findings import Thresholds
 from yoasovi.verdict.inquiry import funnel_of
 
 _MODES_UP_TO = 1000  # parameters; climbs of more take longer than the fit
-_UNEVEN = 0.2  # of their number that weights of q's draws are worth: below it q is far from the posterior
+# Of their number that weights of q's draws are worth: below it q is far from the posterior, and where there is a funnel.
+_UNEVEN, _FUNNEL = 0.2, 0.25
 _MOST = 4  # times the evaluations of the fit may be spent on mending it
 
 
@@ -53,16 +54,17 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
     """Try non-centred forms where q is far from the posterior, or a scale depends on another site and the answer is poor.
 
     Of many groups none may show the funnel that all of them make; then q's weights do, which are uneven. ELBOs of all forms
-    compare, so that nothing else has to be known before one is tried.
+    compare, and a fit costs less than a verdict, which is asked only where weights are nearly even.
     """
     if fit.model.centring is None:
         return fit
     pairs, weights = looks.Effort.of(fit, None, None).pairs, importance_weights(fit.ratios())
     pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
     share = effective_size(weights) / len(weights)
-    what = f"weights of q's draws are worth {share:.0%} of their number" if pair is None else _dependence(pair)
+    what = f"weights of q's draws are worth {share:.0%} of their number"
+    what = what if pair is None else f"the scale of {pair[1]} depends on {pair[0]}"
     best, notes, spent, values, gradients = fit, [], 0, 0, 0
-    if share > _UNEVEN:
+    if share > (_UNEVEN if pair is None else _FUNNEL):
         if pair is None or (verdict := fit.judged()).grade != "poor":
             return fit
         values, gradients = verdict.num_values, verdict.num_gradients
@@ -81,10 +83,6 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         if best.judged().grade != "poor":
             break
     return _told(best, fit, notes, values, gradients)
-
-
-def _dependence(pair: tuple[str, str]) -> str:
-    return f"the scale of {pair[1]} depends on {pair[0]}"
 
 
 def _by_modes(fit: Fit, most: int) -> Fit:
