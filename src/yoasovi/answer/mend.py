@@ -54,17 +54,20 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
     """Try non-centred forms where q is visibly not the posterior, or a scale depends on another site and the answer is poor.
 
     Of many groups none may show the funnel that all of them make; then q's weights do, which are uneven. ELBOs of all forms
-    compare, so that nothing else has to be known before one is tried.
+    compare, and a fit costs less than a verdict, which is asked only where weights are nearly even.
     """
     if fit.model.centring is None:
         return fit
     pairs, weights = looks.Effort.of(fit, None, None).pairs, importance_weights(fit.ratios())
     pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
     share = effective_size(weights) / len(weights)
-    if share > _UNEVEN and (pair is None or fit.judged().grade != "poor"):
-        return fit
+    values, gradients = 0, 2 * pairs
+    if share > _UNEVEN:
+        if pair is None or (verdict := fit.judged()).grade != "poor":
+            return fit
+        values, gradients = verdict.num_values, gradients + verdict.num_gradients
     what = f"weights of q's draws are worth {share:.0%} of their number" if pair is None else _dependence(pair)
-    best, notes, spent, values, gradients = fit, [], 0, 0, 2 * pairs
+    best, notes, spent = fit, [], 0
     for description, model in reparameterisations(fit.model, pair):
         if spent >= most:
             break
@@ -80,10 +83,6 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         if best.judged().grade != "poor":
             break
     return _told(best, fit, notes, values, gradients)
-
-
-def _dependence(pair: tuple[str, str]) -> str:
-    return f"the scale of {pair[1]} depends on {pair[0]}"
 
 
 def _by_modes(fit: Fit, most: int) -> Fit:
