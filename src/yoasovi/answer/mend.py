@@ -66,7 +66,8 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         if pair is None or (verdict := fit.judged()).grade != "poor":
             return fit
         values, gradients = verdict.num_values, gradients + verdict.num_gradients
-    what = f"weights of q's draws are worth {share:.0%} of their number" if pair is None else _dependence(pair)
+    what = f"weights of q's draws are worth {share:.0%} of their number"
+    what = what if pair is None else f"the scale of {pair[1]} depends on {pair[0]}"
     best, notes, spent = fit, [], 0
     for description, model in reparameterisations(fit.model, pair):
         if spent >= most:
