@@ -217,8 +217,7 @@ class Fit:
         """Weighted draws that stand for the posterior: gathered once, whatever is asked of them."""
         # Of a large hierarchy the globals alone want wider draws.
         long = self._noise_size > LONG or (isinstance(self.family, Arrow) and self._noise_size > WARPED_UP_TO)
-        size = max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
-        size = _WORTH_LONG if self._noise_size > LONG else size
+        size = _WORTH_LONG if self._noise_size > LONG else max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
         if size not in self._pools:
 
             def log_ratio(eps: Any) -> Any:
