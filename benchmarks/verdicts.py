@@ -5,7 +5,9 @@
 First the ordinary models of `ordinary.py`, whose posteriors a long run of NUTS gives (made once, kept in out/truth). A fit
 is right where every mean is within 0.1 posterior sd, every sd within 25% and the median sd within 10%: by `fit.sample()`, as
 users get it. The limits of the verdict were set by looking at those models and at the ones of `fresh.py`. The models of
-`held_out.py` were written before the last change of a rule, and not run before it.
+`held_out.py` were written before the last change of those rules and first run after it. That run showed a slip, on models of
+both kinds (draws that had come to a far mode were taken to miss it), and three hierarchies whose answers were off by 0.1 to
+0.15 sd; the slip was mended, other forms of a model are tried more often since, and all were run again.
 Then cases whose right grade is known beforehand.
 """
 
@@ -101,7 +103,7 @@ CASES = [
     (funnel, {}, ("poor",), "reparameterise"),
     (lambda: funnel(1), {}, ("poor",), "reparameterise"),
     (lambda: bimodal(4.0), {}, ("poor",), "modes"),
-    (lambda: bimodal(2.0), {}, ("poor",), "modes"),
+    (lambda: bimodal(2.0), {}, ("good",), ""),  # the corrected draws have both modes
     (lambda: bimodal(10.0, 2), {}, ("poor",), "modes"),
     (lambda: bimodal(4.0, 5, 0.8), {}, ("poor",), "modes"),
     (lambda: heavy(1), {}, ("usable", "poor"), "tails"),
@@ -161,14 +163,14 @@ def ordinary_rows(seeds, names):
 def ordinary_table(rows):
     """Lines of the table by model, and of the figures for either half."""
     lines = [
-        "| model | d | right fits | good | usable | poor | failed | largest error of a mean, sd | sds | gradients | s |",
+        "| model | d | right | good | usable | poor | failed | largest error of a mean, sd | sds | gradients | s |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name in dict.fromkeys(r["model"] for r in rows):
         some = [r for r in rows if r["model"] == name]
         grades, mid = Counter(r["grade"] for r in some), lambda key, some=some: np.median([r[key] for r in some])
         lines.append(
-            f"| {name}{MARKS[some[0]['half']]} | {some[0]['dim']} | {sum(r['right'] for r in some)} | "
+            f"| {name}{MARKS[some[0]['half']]} | {some[0]['dim']} | {sum(r['right'] for r in some)} of {len(some)} | "
             + " | ".join(str(grades[g] or "·") for g in ("good", "usable", "poor", "failed"))
             + f" | {mid('error'):.2f} | {min(r['sd'][0] for r in some):.2f}-{max(r['sd'][2] for r in some):.2f} | "
             f"{mid('gradients'):,.0f} | {mid('seconds'):.1f} |"
@@ -180,7 +182,11 @@ def ordinary_table(rows):
     for text, of, which in (
         ("right fits graded good", lambda r: r["right"], lambda r: r["grade"] == "good"),
         ("right fits graded poor or failed", lambda r: r["right"], bad),
-        ("graded good, with a mean over 0.15 sd or an sd over 25% off", lambda r: r["grade"] == "good", far),
+        (
+            "graded good, with a mean over 0.15 sd off or an sd outside 0.8 to 1.25 of NUTS's",
+            lambda r: r["grade"] == "good",
+            far,
+        ),
         ("a mean over 0.5 sd off, graded poor or failed", lambda r: r["error"] > 0.5, bad),
     ):
         cells = [f"{sum(map(which, some))} of {len(some)}" for some in ([r for r in half if of(r)] for half in halves)]
@@ -223,8 +229,13 @@ def main():
         print(line, flush=True)
     said = f'{runs} runs: {false_good} false "good", {wrong} grades that are not among the right ones.'
     print(said)
-    head = f"`python benchmarks/verdicts.py --seeds {args.seeds}`, yoasovi {yo.__version__}\n\n"
-    what = "Ordinary models, against NUTS: errors of `fit.sample(4000)`, medians over seeds; sds relative to NUTS's.\n\n"
+    how = "; ordinary models one by one (`--models NAME --raw FILE`), put together by `--rows`" if args.rows else ""
+    head = f"`python benchmarks/verdicts.py --seeds {args.seeds}`{how}, yoasovi {yo.__version__}\n\n"
+    what = "Ordinary models, against NUTS: errors of `fit.sample(4000)`, medians over seeds; sds relative to NUTS's.\n"
+    what += (
+        "Right: means within 0.1 sd, sds within 0.8 to 1.25 of NUTS's, their median within 10%. The models marked * were\n"
+    )
+    what += "kept apart: see the script.\n\n"
     notes = "Gradients, values and seconds (compiled, wall clock) are those of the verdict alone, medians over seeds.\n"
     args.out.mkdir(parents=True, exist_ok=True)
     tables = "\n".join(ordinary_table(rows)) + "\n\nCases whose right grade is known beforehand.\n\n" + "\n".join(lines)
