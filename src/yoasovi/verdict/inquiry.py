@@ -319,7 +319,7 @@ class _Inquiry:
         if seen is None:
             return None
         self._spend(seen)
-        return seen.missed, self.given.wider(seen.theta, seen.weights)
+        return None if np.isnan(seen.missed) else (seen.missed, self.given.wider(seen.theta, seen.weights))
 
     def weights(self) -> Iterator[Finding]:
         """Importance weights of q's own draws; they cost a grade only where nothing better was to be had."""

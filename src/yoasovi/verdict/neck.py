@@ -33,7 +33,8 @@ class Tails(NamedTuple):
 def tails(fit: Any, leader: int, theta: np.ndarray) -> Tails | None:
     """Look at the tails of the unconstrained parameter number `leader`; `theta` are the draws that are given (n, d).
 
-    None where Laplace's method says nothing: the others have no maximum, or not enough of the places could be reached.
+    `missed` is NaN where Laplace's method says nothing: the others have no maximum, or not enough of the places could be
+    reached. None where the draws do not vary.
     """
     scale, middle = theta.std(0), np.median(theta, 0)
     if not (scale > 0).all():
@@ -69,8 +70,9 @@ def tails(fit: Any, leader: int, theta: np.ndarray) -> Tails | None:
         if effective_size(weights / weights.sum()) > _EVEN * _DRAWS:
             heights[i] = np.log(weights.mean()) + np.max(value[np.isfinite(value)]) + law[2]
     inside = np.abs(_PLACES) <= _TAIL
+    values = _DRAWS * len(_PLACES)
     if not np.isfinite(heights[inside]).all() or np.isfinite(heights).sum() < len(heights) - 4:
-        return None
+        return Tails(np.nan, theta[:0], np.empty(0), spent, values)
     from scipy.interpolate import CubicSpline  # slow to import, and seldom needed
 
     known = np.isfinite(heights)
@@ -82,7 +84,7 @@ def tails(fit: Any, leader: int, theta: np.ndarray) -> Tails | None:
         missed += max(float(held) - float(np.mean(side * z[:, leader] > _TAIL)), 0.0)
     theta = np.tile(middle, (len(fine), 1))
     theta[:, leader] += scale[leader] * fine
-    return Tails(missed, theta, density / density.sum(), spent, _DRAWS * len(_PLACES))
+    return Tails(missed, theta, density / density.sum(), spent, values)
 
 
 def _around(top: np.ndarray, slope: np.ndarray, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray, float] | None:
