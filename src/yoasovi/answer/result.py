@@ -39,7 +39,9 @@ _MOST_DRAWS = 1000  # behind k-hat
 # Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
 _WORTH, _WORTH_LITTLE = 2000, 500
 _WORTH_LONG = 1000  # of draws too long to be kept
-_CARRY = 0.1  # share of their number that q's draws must be worth, to be corrected in many dimensions
+# In many dimensions: the share of their number that q's draws must be worth to be corrected, that from which it is tried, and
+# how many independent draws have to come out.
+_CARRY, _TRY, _LEAST = 0.1, 0.02, 400
 
 
 class Seconds(NamedTuple):
@@ -195,11 +197,19 @@ class Fit:
 
     @cached_property
     def can_correct(self) -> bool:
-        """Whether importance correction can carry: q has few dimensions, or weights of its draws are not too uneven."""
+        """Whether importance correction can carry: q has few dimensions, or weights of its draws are not too uneven.
+
+        How uneven, a thousand draws tell roughly; in between it is tried, where that costs little.
+        """
         if not isinstance(self.family, Gaussian) or not self.model.differentiable:
             return False
         weights = diagnostics.importance_weights(self.log_ratio)
-        return self._noise_size <= KERNELS_UP_TO or diagnostics.effective_size(weights) > _CARRY * len(weights)
+        share = diagnostics.effective_size(weights) / max(len(weights), 1)
+        if self._noise_size <= KERNELS_UP_TO or share > _CARRY:
+            return True
+        if share < _TRY or self.kept is not None or not self.kernels.cheap or self._axes() is None:
+            return False
+        return self.pool(1).effective_size > _LEAST
 
     def effective_size(self, n: int = 4000) -> float:
         """Independent draws, of the posterior where `sample` corrects and of q where it does not, that n draws are worth."""

@@ -54,9 +54,9 @@ def best_of(rows: list[Row], families: tuple[str, ...]) -> float | None:
 
 
 def reached(row: Row, bar: float) -> tuple[float | None, float | None]:
-    """Give the cold and the warm time at which a row was within a nat of `bar` first; its end, where that is all we know."""
-    ends = [[0, row.get("cold_s"), row.get("warm_s"), row.get("elbo")]]
-    near = [mark for mark in row.get("marks") or ends if mark[3] is not None and mark[3] >= bar - NAT]
+    """Give the cold and the warm time at which a row was within a nat of `bar` first, along the way or at its end."""
+    end = [0, row.get("cold_s"), row.get("warm_s"), row.get("elbo")]
+    near = [mark for mark in (*row.get("marks", ()), end) if mark[3] is not None and mark[3] >= bar - NAT]
     return (near[0][1], near[0][2]) if near else (None, None)
 
 

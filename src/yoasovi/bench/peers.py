@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,7 @@ FULL_RANK_UP_TO = 500  # dimensions; beyond, a step of a full covariance takes t
 FIXED_DRAWS = 30
 WARMUP, KEPT, CHAINS = 1_000, 1_000, 4
 PATHS = 4  # as in Stan
+STOPS = 12  # windows of ours after which a run is looked at
 MENDED = ", mended"  # ends the family of a fit whose model has another form than it was given in
 Draw = Callable[[int, int], tuple[Any, Any]]  # number, seed -> draws (n, d) on the flat scale, log q or None
 
@@ -56,6 +58,14 @@ class Mark(NamedTuple):
     found: FlatNormal
 
 
+class Stop(NamedTuple):
+    """A run that was ended after some steps: how long it took, compiled, and its ELBO on fresh draws."""
+
+    steps: int
+    seconds: float
+    elbo: float
+
+
 @dataclass(frozen=True)
 class Found:
     """What a run came to: flat draws with log q, or draws by site and what the method itself says of its ELBO."""
@@ -67,6 +77,7 @@ class Found:
     values: int | None = None
     gradients: int | None = None
     marks: tuple[Mark, ...] = ()
+    stops: Callable[[], list[Stop]] | None = None  # the same run, ended early
     verdict: Callable[[], str] | None = None
     note: str = ""
 
@@ -277,8 +288,18 @@ def ours(case: Case, method: str = "yoasovi", **options: Any) -> Run:
         return Found(
             family, sites=lambda n: fit.sample(n, corrected=None if own else False), elbo=(fit.elbo.value, fit.elbo.se),
             values=fit.num_values, gradients=fit.num_gradients, note=fit.stop_reason.name.lower(),
-            verdict=(lambda: fit.diagnose().grade) if own else None,
+            verdict=(lambda: fit.diagnose().grade) if own else None, stops=partial(stops, seed) if own else None,
         )  # fmt: skip
+
+    def stops(seed: int) -> list[Stop]:
+        """End the fit after its first windows, one after the other: the same bits up to there, and nothing behind."""
+        to_step = partial(yo.fit, model, method=method, seed=seed, progress=False, **options | {"mend": False})
+        found = []
+        for step in to_step().trace["step"][:STOPS].tolist():
+            begin = time.perf_counter()
+            fit = to_step(max_steps=int(step))
+            found.append(Stop(int(step), time.perf_counter() - begin, fit.elbo.value))
+        return found
 
     return run
 

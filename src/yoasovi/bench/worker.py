@@ -43,7 +43,7 @@ def measured(posterior: str, peer: str, seed: int, quick: bool, core: int | None
     begin_again = time.perf_counter()
     again = run(seed)
     warm = _seconds(again, 0.0, begin_again)
-    return {"cold_s": cold, "warm_s": warm, **_said_of(case, again, built, first)}
+    return {"cold_s": cold, "warm_s": warm, **_said_of(case, again, built, first, cold - warm)}
 
 
 def _seconds(found: Found, before: float, begin: float) -> float:
@@ -52,8 +52,11 @@ def _seconds(found: Found, before: float, begin: float) -> float:
     return round(time.perf_counter() - begin if inside is None else before + inside, 4)
 
 
-def _said_of(case: Case, found: Found, built: float, first: Found) -> Row:
-    """Look at an answer: its ELBO on fresh draws, means, sds, verdict, and where it was along the way."""
+def _said_of(case: Case, found: Found, built: float, first: Found, extra: float) -> Row:
+    """Look at an answer: its ELBO on fresh draws, means, sds, verdict, and where it was along the way.
+
+    `extra` are the seconds that the first run took longer than the second.
+    """
     from yoasovi.bench.target import Scorer, moments
     from yoasovi.experiments.rows import finite
 
@@ -75,6 +78,9 @@ def _said_of(case: Case, found: Found, built: float, first: Found) -> Row:
     for cold, warm in zip(first.marks, found.marks, strict=True):
         value = finite(scorer.elbo(*warm.found.draw(_MARK_DRAWS, _SCORING))[0])
         row["marks"].append([warm.steps, round(built + cold.seconds, 4), round(warm.seconds, 4), value])
+    if found.stops is not None:  # all that was compiled counts for each of them, also what they did without
+        stops = found.stops()
+        row["marks"] += [[x.steps, round(extra + x.seconds, 4), round(x.seconds, 4), finite(x.elbo)] for x in stops]
     begin = time.perf_counter()
     row["verdict"] = None if found.verdict is None else found.verdict()
     row["verdict_s"] = None if found.verdict is None else round(time.perf_counter() - begin, 3)
