@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 import yoasovi as yo
-from yoasovi.answer import averages, result
+from yoasovi.answer import averages, pools, result
 from yoasovi.choosing import choose_family
 from yoasovi.families.full_rank import FullRankParams
 from yoasovi.files import saving
@@ -216,7 +216,7 @@ def test_the_correction_of_an_arrow_knows_which_noise_makes_which_parameter(rng)
     model = SimpleNamespace(density=DENSITY)
     fit = SimpleNamespace(model=model, family=FAMILY, params=params, lane=lane, _noise_size=DIM)
     factor = dense(params)
-    np.testing.assert_allclose(result.Fit._axes(fit), factor / np.linalg.norm(factor, axis=1, keepdims=True))
+    np.testing.assert_allclose(pools._axes(fit), factor / np.linalg.norm(factor, axis=1, keepdims=True))
 
 
 def test_averages_of_draws_in_pieces_are_those_of_all(fitted, monkeypatch):
@@ -398,6 +398,7 @@ def test_looks_that_are_not_cheap_come_in_blocks_of_eight_too():
 
 def test_draws_too_long_to_keep_are_weighed_and_made_again(fitted, y, monkeypatch):
     monkeypatch.setattr(result, "LONG", 100)
+    monkeypatch.setattr(pools, "LONG", 100)
     monkeypatch.setattr(averages, "LONG", 100)
     monkeypatch.setattr(averages, "_NUMBERS", 2**14)
     long = replace(fitted, _pools={})

@@ -156,6 +156,35 @@ def labelled(y, batch=None):
         numpyro.sample("y", dist.Normal(z, 1.0), obs=numpyro.subsample(y, event_dim=0))
 
 
+def mixed(y, batch=None):
+    with numpyro.plate("rows", len(y), subsample_size=batch):
+        part = numpyro.subsample(y, event_dim=0)
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        z = numpyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+        numpyro.sample("y", dist.Normal(x + 3.0 * z, 1.0), obs=part)
+
+
+def by_groups(y, group, batch=None):
+    mu, tau = numpyro.sample("mu", dist.Normal(0.0, 5.0)), numpyro.sample("tau", dist.HalfNormal(2.0))
+    with numpyro.plate("groups", 40):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+    with numpyro.plate("rows", len(y), subsample_size=batch):
+        part, which = numpyro.subsample(y, event_dim=0), numpyro.subsample(group, event_dim=0)
+        numpyro.sample("y", dist.Normal(theta[which], 1.0), obs=part)
+
+
+def test_rows_in_minibatches_go_with_a_family_of_groups():
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(40), 50)
+    y = rng.normal(rng.normal(2.0, 1.0, 40)[group], 1.0)
+    model, whole = from_numpyro(by_groups, y, group, batch=200), from_numpyro(by_groups, y, group)
+    assert model.subsampled is not None
+    fits = [yo.fit(m, seed=0, mend=False) for m in (model, whole)]
+    assert [fit.family.name for fit in fits] == ["arrow", "arrow"] and fits[0].converged
+    (a, b), (sd, _) = [fit.mean() for fit in fits], [fit.sd() for fit in fits]
+    assert all(np.abs(a[k] - b[k]).max() < 0.3 * np.min(sd[k]) for k in b)
+
+
 @pytest.mark.parametrize("by_index", [True, False], ids=["by index", "by numpyro.subsample"])
 def test_a_plate_with_latent_sites_inside_has_minibatches_of_groups_if_there_are_many(by_index):
     y = jnp.arange(6.0)
@@ -175,6 +204,8 @@ def test_a_plate_with_latent_sites_inside_has_minibatches_of_groups_if_there_are
 def test_discrete_sites_and_factorised_families_are_evaluated_in_full_with_a_warning(model):
     with pytest.warns(UserWarning, match="since latent site 'z' is discrete"):
         assert from_numpyro(labelled, jnp.arange(6.0), batch=2).subsampled is None
+    with pytest.warns(UserWarning, match="since latent site 'z' is discrete"):  # whatever stands before it
+        assert from_numpyro(mixed, jnp.arange(6.0), batch=2).batch_groups is None
     with pytest.warns(UserWarning, match="evaluated in full: minibatches are for Gaussian families"):
         assert yo.fit(model, family=yo.Factorised(), seed=0, max_steps=50).num_gradients == 0
 

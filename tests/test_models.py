@@ -18,7 +18,6 @@ from yoasovi.models import (
     NeuralNetwork,
     PoissonRegression,
 )
-from yoasovi.models.hierarchical import group_means
 from yoasovi.models.mixture import cavi
 from yoasovi.randomness import open_uniform
 
@@ -341,12 +340,6 @@ def test_centred_and_offset_groups_are_the_same_model(labels):
     with precision():
         pure = build(True).log_marginal(as_arrays({**shared, "theta": theta}), as_arrays(build(True).data))
     np.testing.assert_allclose(pure, offset.likelihood)
-
-
-def test_group_means_come_from_either_way_of_writing():
-    draws = {"mu": np.array([1.0, 2.0]), "tau": np.array([2.0, 3.0]), "offset": np.array([[0.0, 1.0], [1.0, -1.0]])}
-    np.testing.assert_allclose(group_means(draws), [[1.0, 3.0], [5.0, -1.0]])
-    np.testing.assert_allclose(group_means({"theta": draws["offset"]}), draws["offset"])
 
 
 # ---- network ---------------------------------------------------------------------------------------------

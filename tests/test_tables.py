@@ -12,7 +12,13 @@ import yoasovi as yo
 from yoasovi.cli import app
 from yoasovi.models.columns import Words
 from yoasovi.report import posterior
-from yoasovi.verdict.prior import prior_conflict
+from yoasovi.verdict.prior import expected
+
+
+def prior_conflict(fit):
+    found = expected(fit)
+    return found if found is not None and found.conflict else None
+
 
 RNG = np.random.default_rng(0)
 N = 120

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from yoasovi import acceptance, draws, families, gradients, methods, models, tempering
+    from yoasovi import acceptance, draws, families, gradients, methods, models, optimizers, stopping, tempering
     from yoasovi.answer.result import Fit
     from yoasovi.caching import cache
     from yoasovi.calibration import Calibration, calibrate
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from yoasovi.verdict.diagnostics import Estimate
     from yoasovi.verdict.findings import Thresholds, Verdict
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Where each public name lives. They are imported when first used, so that `import yoasovi` and the command line's help
 # start at once, and so that no optional library is touched before it is needed.
@@ -51,19 +51,19 @@ _HOMES = {
     "fit": "fitting",
     "from_numpyro": "numpyro",
     "from_pymc": "pymc",
-    "jobs": "scale.sweep",
     "from_stan": "stan",
+    "jobs": "scale.sweep",
     "load": "files.saving",
     "noncentred": "model",
     "stream": "scale.stream",
     "sweep": "scale.sweep",
 }
-_MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "tempering")
-__all__ = [  # noqa: RUF022 - names first, then modules
+_MODULES = ("acceptance", "draws", "families", "gradients", "methods", "models", "optimizers", "stopping", "tempering")
+__all__ = [  # noqa: RUF022 - names first, then modules; written out, since type checkers read it
     "Arrow", "Calibration", "Checkpoint", "Estimate", "Factorised", "Fit", "FullRank", "Job", "LowRank", "MeanField",
     "Method", "Model", "StopReason", "Sweep", "Thresholds", "Verdict", "cache", "calibrate", "connect", "fit",
     "from_numpyro", "from_pymc", "from_stan", "jobs", "load", "noncentred", "stream", "sweep",
-    "acceptance", "draws", "families", "gradients", "methods", "models", "tempering",
+    "acceptance", "draws", "families", "gradients", "methods", "models", "optimizers", "stopping", "tempering",
 ]  # fmt: skip
 
 

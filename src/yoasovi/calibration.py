@@ -91,12 +91,12 @@ def calibrate(
     check(callable(simulate), "simulate", "calibrate", "a function of (key, params)", simulate)
     one = partial(_rank, model, simulate, seed, draws, corrected, {"progress": False, **options})
     found: list[Any] = [None] * n
-    for place, result in each(one, range(n), workers, client):
+    for place, result in each(one, range(n), workers, client, "calibrate"):
         if isinstance(result, Failure):
             raise ValueError(f"A fit of `calibrate` failed, to simulated data {place}: {result.error}")
         found[place] = result
     ranks, failed = [ranks for ranks, _ in found], sum(not converged for _, converged in found)
-    names = [f"{s.name}[{','.join(map(str, i))}]" if i else s.name for s in model.density.sites for i in np.ndindex(s.shape)]
+    names = [name for s in model.density.sites for name in model.names(s.name, s.shape)]
     p = np.stack(ranks)
     uniform = np.array([kstest(column, "uniform").pvalue for column in p.T])
     symmetric = np.array([ks_2samp(column, 1.0 - column).pvalue for column in p.T])
@@ -119,7 +119,8 @@ def _rank(
     # A model's own start was made for its own data.
     answer = fit(replace(model, data=data, start=None, stream=None), seed=seed + i, **options)
     sample = answer.sample(draws, corrected=corrected)
-    return np.concatenate([np.ravel(np.mean(sample[k] < np.asarray(truth[k]), 0)) for k in truth]), answer.converged
+    below = [np.ravel(np.mean(sample[s.name] < np.asarray(truth[s.name]), 0)) for s in model.density.sites]
+    return np.concatenate(below), answer.converged
 
 
 def _own_simulation(model: Model) -> Callable[..., Any]:

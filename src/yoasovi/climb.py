@@ -44,7 +44,6 @@ def climb(
     """
     n, d = x.shape
     x = np.array(x, float)
-    value, slope = np.full(n, -np.inf), np.zeros((n, d))
     refused, spent = np.zeros((2, n), int), np.zeros(n, int)
 
     def seen(rows, points):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import numbers
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +95,7 @@ def fit(
         model does not have, and for other modes; try what may help, and keep what is better. `Fit.mended` tells.
     """
     clock = Clock()
+    check(isinstance(mend, bool), "mend", "fit", "True or False", mend)
     given = sort_out(model, args, method, family, settings | ({} if optimizer is None else {"optimizer": optimizer}), _OWN)
     asked = _asked(method=given.method, family=given.family, max_steps=max_steps, restarts=restarts, batch_size=batch_size,
                    nonfinite=nonfinite, max_nonfinite=max_nonfinite, mend=mend, **given.settings)  # fmt: skip
@@ -118,26 +118,18 @@ def fit(
             if groups is None:
                 answer = _fit(parts, chosen, family, why, options, clock, interrupts, show)
             else:
-                answer = groups(why, clock, interrupts)
+                answer = groups(why, clock, interrupts, show)
         except jax.errors.JaxRuntimeError as error:
             if jax.process_count() == 1:
                 raise
             raise ConnectionError(_lost(error, options.checkpoint)) from error
         answer.asked, answer.model = asked, model  # what is said of a fit is about all the data
         answer.num_gradients += looked
-    check(isinstance(mend, bool), "mend", "fit", "True or False", mend)
-    if not mend or given.method != "yoasovi":
+    if not mend or chosen.name != "yoasovi":
         return answer
-    from yoasovi.answer.mend import can_mend, mended
+    from yoasovi.answer.mend import mended
 
-    if not can_mend(answer):
-        return answer
-    begin, spent, stages = time.perf_counter(), answer.seconds.total, dict(answer.seconds.stages)
-    better = mended(answer, options.progress)
-    waited = time.perf_counter() - begin
-    compiled = better.seconds.compile
-    better.seconds = Seconds(compiled, spent + waited - compiled, {**stages, "mend": waited})
-    return better
+    return mended(answer, options.progress)
 
 
 def _groups(model: Model, method: Method, family: Any, batch_size: Any, options: Options) -> Callable[..., Any] | None:
@@ -196,7 +188,7 @@ def fitted_density(model: Model, method: Method, family: Any) -> Density:
     if isinstance(family, Gaussian) and not isinstance(method.acceptance, ValueWindow):
         return model.batch_density
     text = "minibatches are for Gaussian families, and for methods that do not regress values"
-    warnings.warn(f"{model.name} is evaluated in full: {text}.", stacklevel=4)
+    warnings.warn(f"{model.name} is evaluated in full: {text}.", stacklevel=5)
     return model.density
 
 

@@ -52,8 +52,10 @@ class Purpose(IntEnum):
     MEND = 34  # a seed of its own for what mending looks at, so that the verdict looks elsewhere
     LEAP = 35  # where labels are started anew: (turn,)
     RECOVERY = 36  # latents that are summed out of log p
-    NECK = 38  # draws of all others, given the parameter that their scales follow
     GROUPS = 37  # moves that show which sites hang together
+    NECK = 38  # draws of all others, given the parameter that their scales follow
+    GROUP_PARTS = 39  # the order in which groups are cut into parts
+    GROUP_START = 40  # groups that a fit by parts begins with
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

@@ -179,6 +179,22 @@ def test_a_crash_while_mending_resumes_to_the_same_bits(case, tmp_path, monkeypa
         assert same_answer(fitted(case, checkpoint=tmp_path / str(nth), resume=True), whole)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_ctrl_c_while_mending_gives_the_fit_as_it_was(case, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    _, (place,) = moments(case, 1)
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="Interrupted while mending"):
+        patch.setattr(Bound, "__call__", Bound.__call__)
+        crash_at(place, interrupt)
+        fit = fitted(case)
+    plain = fitted(case, mend=False)
+    assert fit.mended == () and fit.elbo == plain.elbo and fit.num_gradients == plain.num_gradients
+    fit.sample(10)
+    assert {"mend", "sample"} <= set(fit.seconds.stages)  # what is waited for later is still counted
+
+
 # Forks a child for every line; it fits with a checkpoint, and is killed at the nth call.
 KILLED = """
 import importlib.util, json, os, signal, sys, warnings

@@ -119,6 +119,8 @@ def test_predictions_come_from_all_modes():
     new = np.asarray(mended.predict(n=2000))
     assert np.mean(new > 0) == pytest.approx(mended.parts[0].weight, abs=0.01)
     assert mended.loo(500).elpd < 0
+    one = mended.parts[0].fit  # describes a share of the posterior; the likelihood is that of the whole model
+    assert one.loo(200).elpd < 0 and one.dic(200) > 0
 
 
 def two_components(prior_of_means):

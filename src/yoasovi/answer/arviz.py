@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,6 +21,8 @@ def to_datatree(fit: Fit, n: int = 1000, seed: int = 0, corrected: bool | None =
     """Give `n` draws with all that belongs to them; see `Fit.to_datatree`."""
     base = need("arviz_base", "arviz")
     labels = fit.model.labels or guessed(fit.model)
+    if fit.model.stream is not None:  # what is in memory are a few of the rows
+        labels = replace(labels, observed={}, constant={}, blocks={})
     chains = fit.refined if corrected is not False else None
     if chains is not None:
         n, seed_of_draws, (several, each) = chains.size, 0, chains.theta.shape[:2]  # all of them, in their order
@@ -66,7 +69,7 @@ def _log_likelihood(fit: Fit, labels: Labels, draws: Mapping[str, np.ndarray]) -
         return {}
     names = {s.name for s in fit.model.density.sites}
     fn = fit.model.log_marginal or fit.model.log_likelihood
-    terms = fit.kernels.each(fn, {k: v for k, v in draws.items() if k in names})
+    terms = fit.kernels.whole.each(fn, {k: v for k, v in draws.items() if k in names})
     ends = np.cumsum([int(np.prod(shape)) for shape in labels.blocks.values()])
     parts = np.split(terms, ends[:-1], axis=1)
     return {k: x.reshape(len(x), *shape) for x, (k, shape) in zip(parts, labels.blocks.items(), strict=True)}

@@ -6,18 +6,21 @@ modes. Only where one is found is more spent. Markov chains are never run unaske
 
 from __future__ import annotations
 
+import time
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from yoasovi.answer.modes import mend_modes, promising
-from yoasovi.answer.result import Fit
+from yoasovi.answer.result import Fit, Seconds
 from yoasovi.answer.summary import Mended
 from yoasovi.families import Gaussian
 from yoasovi.fitting import fit as fit_again
 from yoasovi.model import reparameterisations
 from yoasovi.randomness import Purpose, stream
+from yoasovi.stopping import StopReason
 from yoasovi.verdict import looks
 from yoasovi.verdict.diagnostics import effective_size, importance_weights
 from yoasovi.verdict.findings import Thresholds
@@ -35,10 +38,23 @@ def can_mend(fit: Fit) -> bool:
 
 
 def mended(fit: Fit, progress: bool | None) -> Fit:
-    """Give a better answer where there is one, with what was found and tried in its `mended`."""
+    """Give a better answer where there is one, with what was found and tried in its `mended`.
+
+    Ended by the user, the fit stays as it was.
+    """
+    if not can_mend(fit):
+        return fit
+    begin, spent, stages = time.perf_counter(), fit.seconds.total, dict(fit.seconds.stages)
     most = _MOST * _cost(fit)
-    answer = _by_form(fit, most, progress)
-    return _by_modes(answer, most) if fit.model.density.dim <= _MODES_UP_TO else answer
+    try:
+        answer = _by_form(fit, most, progress)
+        answer = _by_modes(answer, most) if fit.model.density.dim <= _MODES_UP_TO else answer
+    except KeyboardInterrupt:
+        warnings.warn("Interrupted while mending: the fit is what it was before.", stacklevel=3)
+        answer = fit
+    waited = time.perf_counter() - begin
+    compiled = answer.seconds.compile
+    return answer.timed(Seconds(compiled, spent + waited - compiled, {**stages, "mend": waited}))
 
 
 def _cost(fit: Any) -> int:
@@ -58,14 +74,15 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
     """
     if fit.model.centring is None:
         return fit
-    pairs, weights = looks.Effort.of(fit, None, None).pairs, importance_weights(fit.ratios())
-    pair = funnel_of(fit.model, looks.scores(fit, pairs, _seed(fit)), Thresholds())
+    weights = importance_weights(fit.ratios())
+    seen = looks.scores(fit, looks.Effort.of(fit, None, None).pairs, _seed(fit))
+    pair = funnel_of(fit.model, seen, Thresholds())
     share = effective_size(weights) / len(weights)
-    values, gradients = 0, 2 * pairs
+    values, gradients = seen.num_values, seen.num_gradients
     if share > _UNEVEN:
         if pair is None or (verdict := fit.judged()).grade != "poor":
             return fit
-        values, gradients = verdict.num_values, gradients + verdict.num_gradients
+        values, gradients = values + verdict.num_values, gradients + verdict.num_gradients
     what = f"weights of q's draws are worth {share:.0%} of their number"
     what = what if pair is None else f"the scale of {pair[1]} depends on {pair[0]}"
     best, notes, spent = fit, [], 0
@@ -73,6 +90,8 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         if spent >= most:
             break
         other = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=progress, mend=False)
+        if other.stop_reason == StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
         gain = other.elbo.value - best.elbo.value
         kept = other.converged and gain > 2.0 * np.hypot(other.elbo.se, best.elbo.se)
         notes.append(Mended(what, description, bool(kept), float(gain), other.num_values, other.num_gradients))
@@ -89,15 +108,18 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
 def _by_modes(fit: Fit, most: int) -> Fit:
     """Try what climbs from scattered starts find beside q."""
     effort, seed = looks.Effort.of(fit, None, None), _seed(fit)
-    far = looks.wide(fit, None, min(effort.draws, _WIDE), seed).far
-    seen = looks.search(fit, effort, seed=seed, far=far)
+    around = looks.wide(fit, None, min(effort.draws, _WIDE), seed)
+    seen = looks.search(fit, effort, seed=seed, far=around.far)
+    values, gradients = around.num_values, 0
     if not promising(seen, fit.elbo.value) and seen.lost:  # a longer search is worth its cost
-        seen = looks.search(fit, effort._replace(starts=3 * effort.starts), seed=seed + 1, far=far)
+        values, gradients = values + seen.num_values, seen.num_gradients
+        seen = looks.search(fit, effort._replace(starts=3 * effort.starts), seed=seed + 1, far=around.far)
     if not promising(seen, fit.elbo.value):
         return fit
     before = fit.num_values, fit.num_gradients
     better = mend_modes(fit, most, seen)
     spent = fit if better is None else better
+    spent.num_values, spent.num_gradients = spent.num_values + values, spent.num_gradients + gradients
     cost = spent.num_values - before[0], spent.num_gradients - before[1]
     gain = 0.0 if better is None else better.elbo.value - fit.elbo.value
     tried = "a fit from each" if better is None or not better.parts else f"a mixture of {len(better.parts)} fits"

@@ -14,6 +14,7 @@ from yoasovi.fitting import fit as fit_again, fresh_elbos
 from yoasovi.kernels.looks import PartKernels
 from yoasovi.model import Model, Params
 from yoasovi.randomness import Purpose, open_uniform, stream
+from yoasovi.stopping import StopReason
 from yoasovi.verdict.findings import Thresholds
 from yoasovi.verdict.labels import Relabelling
 from yoasovi.verdict.looks import Search
@@ -53,7 +54,8 @@ def mend_modes(fit: Fit, most: int | None = None, seen: Search | None = None) ->
         _charge(answer, tried, values, gradients)
     if len(tried) == 1 or answer.params is not fit.params:
         return None if answer is fit else answer
-    fit.num_values, fit.num_gradients, fit.seconds = answer.num_values, answer.num_gradients, answer.seconds
+    fit.num_values, fit.num_gradients = answer.num_values, answer.num_gradients
+    fit.timed(answer.seconds)
     return None
 
 
@@ -84,6 +86,8 @@ def _from(fit: Fit, theta: np.ndarray) -> Fit:
     """Fit again, beginning at a point."""
     model: Model = replace(fit.model, start=_Place(fit.model.density.split(theta)))
     found = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=False, mend=False)
+    if found.stop_reason == StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
     found.model, found.family_reason, found.asked = fit.model, fit.family_reason, fit.asked
     return found
 

@@ -41,6 +41,7 @@ def predict(fit: Any, data: Any = None, n: int = 1000, seed: int = 0, corrected:
             f"`predict` needs `predictive` of `Model`, a function of (key, params, data); {fit.model.name} has none."
         )
     data = None if isinstance(data, dict) and not data else data
+    check(data is not None or fit.model.stream is None, "data", "predict", "given where the model's own are streamed", data)
     by_name, read = getattr(rule, "with_arguments", None), getattr(rule, "read", None)
     if by_name is None or (data is None and callable(rule)):
         at = fit.model.data if data is None else data if read is None else read(data, fit.model.data)
@@ -94,7 +95,8 @@ def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     positive_integer("n", "loo", n)
     model, local = fit.model, fit.model.density.local_sites
     fn = model.log_marginal or model.log_likelihood
-    whole = isinstance(fn, WholeDensity | HostDensity) or (model.recovered is not None and not model.labels.blocks)
+    by_row = model.recovered is None or (model.labels is not None and bool(model.labels.blocks))
+    whole = isinstance(fn, WholeDensity | HostDensity) or not by_row
     if model.stream is not None:
         raise ValueError(f"`loo` needs all the data in memory; those of {model.name} are streamed.")
     if whole or (local and model.log_marginal is None):
@@ -113,7 +115,7 @@ def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _by_observation(fit: Any, fn: Any, theta: Any) -> np.ndarray:
     names = {s.name for s in fit.model.density.sites}
-    return fit.kernels.each(fn, {k: v for k, v in fit.kernels.constrain(theta).items() if k in names})
+    return fit.kernels.whole.each(fn, {k: v for k, v in fit.kernels.constrain(theta).items() if k in names})
 
 
 def _padded(x: np.ndarray) -> np.ndarray:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from yoasovi.answer import mixture
+from yoasovi.answer import mixture, pools
 from yoasovi.answer.averages import moments
-from yoasovi.answer.correction import KERNELS_UP_TO, WARPED_UP_TO, Pool, pool
-from yoasovi.answer.long_pool import LONG, LongPool, long_pool
+from yoasovi.answer.correction import Pool
+from yoasovi.answer.long_pool import LONG, LongPool
 from yoasovi.display import table
 from yoasovi.errors import check, positive_integer
-from yoasovi.families import Arrow, Gaussian, Share
+from yoasovi.families import Gaussian, Share
 from yoasovi.kernels import kernels_of
 from yoasovi.kernels.looks import PartKernels
 from yoasovi.kernels.programs import Clock, Stages
@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 
 USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
 _MOST_DRAWS = 1000  # behind k-hat
-# Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
-_WORTH, _WORTH_LITTLE = 2000, 500
-_WORTH_LONG = 1000  # of draws too long to be kept
-# In many dimensions: the share of their number that q's draws must be worth to be corrected, that from which it is tried, and
-# how many independent draws have to come out.
-_CARRY, _TRY, _LEAST = 0.1, 0.02, 400
-
 
 class Seconds(NamedTuple):
     """Wall-clock seconds: those of `fit`, compiling apart; and all that was waited for, by stage, compiling included."""
@@ -71,9 +64,10 @@ class Fit:
 
     `elbo` always comes from fresh draws at the final parameters; what the run saw of itself is `trace`, and
     `reported_elbo` its last accepted value. `num_values` and `num_gradients` count evaluations of log p alone and with its
-    gradient, over all restarts; the draws behind `elbo` are not among them, those of importance correction are. In a fit by
-    minibatches an evaluation on one of them counts one, and so does each on all the data: those of the start's climb and
-    of the anchors. Everything that the fit says of itself afterwards is about all the data.
+    gradient, over all restarts; those of importance correction and of all that mending tried are among them. The draws
+    behind `elbo` are not, nor are the looks around for something to mend where there was nothing, as with the verdict's.
+    In a fit by minibatches an evaluation on one of them counts one, and so does each on all the data: those of the
+    start's climb and of the anchors. Everything that the fit says of itself afterwards is about all the data.
 
     Where the posterior has several modes, `parts` holds one fit for each, the heaviest first, and q is their mixture.
     """
@@ -151,6 +145,12 @@ class Fit:
         """The parameters of q with an axis of one lane."""
         return jax.tree.map(lambda x: np.asarray(x)[None], self.params)
 
+    def timed(self, seconds: Seconds) -> Fit:
+        """Say anew what was waited for so far; what is asked later is added to it."""
+        self.seconds = seconds
+        self.__dict__.pop("_stages", None)
+        return self
+
     def waiting(self, stage: str) -> AbstractContextManager[None]:
         """Count what the user waits for."""
         return self._stages.stage(stage)
@@ -197,19 +197,8 @@ class Fit:
 
     @cached_property
     def can_correct(self) -> bool:
-        """Whether importance correction can carry: q has few dimensions, or weights of its draws are not too uneven.
-
-        How uneven, a thousand draws tell roughly; in between it is tried, where that costs little.
-        """
-        if not isinstance(self.family, Gaussian) or not self.model.differentiable:
-            return False
-        weights = diagnostics.importance_weights(self.log_ratio)
-        share = diagnostics.effective_size(weights) / max(len(weights), 1)
-        if self._noise_size <= KERNELS_UP_TO or share > _CARRY:
-            return True
-        if share < _TRY or self.kept is not None or not self.kernels.cheap or self._axes() is None:
-            return False
-        return self.pool(1).effective_size > _LEAST
+        """Whether importance correction can carry; where a few draws cannot tell, it is tried."""
+        return pools.carry(self)
 
     def effective_size(self, n: int = 4000) -> float:
         """Independent draws, of the posterior where `sample` corrects and of q where it does not, that n draws are worth."""
@@ -225,31 +214,7 @@ class Fit:
 
     def pool(self, n: int) -> Pool | LongPool:
         """Weighted draws that stand for the posterior: gathered once, whatever is asked of them."""
-        # Of a large hierarchy the globals alone want wider draws.
-        long = self._noise_size > LONG or (isinstance(self.family, Arrow) and self._noise_size > WARPED_UP_TO)
-        size = _WORTH_LONG if self._noise_size > LONG else max(_WORTH if self.kernels.cheap else _WORTH_LITTLE, n // 2)
-        if size not in self._pools:
-
-            def log_ratio(eps: Any) -> Any:
-                self.num_values += len(eps)
-                return self.kernels.values(self.lane, eps[None])[0]
-
-            if long:
-                hub = self.family.hub(self._noise_size)
-                self._pools[size] = long_pool(log_ratio, self._noise_size, size, self.seed, hub)
-            else:
-                rng, growth = stream(self.seed, Purpose.CORRECTION), 2 if self.kernels.cheap else 1
-                self._pools[size] = pool(log_ratio, self._noise_size, size, rng, self._axes(), growth)
-        return self._pools[size]
-
-    def _axes(self) -> np.ndarray | None:
-        """Give what turns q's noise into parameters in units of their sds under q, where noise is one number for each."""
-        frame, dim = self.family.frame(self.lane)[1][0], self.model.density.dim
-        if self._noise_size != dim or dim > WARPED_UP_TO:
-            return None
-        if isinstance(self.family, Arrow):
-            frame = (self.family.place(self.lane, np.eye(dim)[None])[0] - self.params.mean).T
-        return np.eye(len(frame)) if frame.ndim == 1 else frame / np.linalg.norm(frame, axis=1, keepdims=True)
+        return pools.gathered(self, n)
 
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior means on the constrained scale; those of all draws of the chains after `refine`."""
@@ -393,7 +358,7 @@ class Fit:
         with self.waiting("dic"):
             middle = {k: v.mean(0, keepdims=True).astype(v.dtype) for k, v in known.items()}
             both = {k: np.concatenate([v, middle[k]]) for k, v in known.items()}
-            each = self.kernels.each_total(fn, both)
+            each = self.kernels.whole.each_total(fn, both)
         return diagnostics.dic(each[:-1], float(each[-1]))
 
     def to_datatree(self, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:

@@ -29,9 +29,9 @@ fresh draws. *Mean error* is the largest error of a posterior mean in posterior 
 sd over that of a long run of NUTS. *NUTS quality*: every mean within {MEAN} sd, every sd within 25%, the median sd within
 10%. *To a nat* is the time (cold, warm) to within 1 nat of the best ELBO that any row of the same family reached on the
 posterior. SVI is looked at after {", ".join(f"{x:,}" for x in MARKS)} steps, and its answer is the one after
-{STEPS:,}; `yoasovi` is run again and ended after each of its first {STOPS} windows. So these times are those of somebody who knew
-when to stop, which SVI does not say, and for which `yoasovi` takes the rest of its time. Rows that are not looked at along the
-way have the time of their end. Gradients of NUTS are those of the draws it kept.
+{STEPS:,}; `yoasovi` is run again and ended after each of its first {STOPS} windows. So these times are those of somebody
+who knew when to stop, which SVI does not say, and for which `yoasovi` takes the rest of its time. Rows that are not looked
+at along the way have the time of their end. Gradients of NUTS are those of the draws it kept.
 *Near its family's best*: on how many posteriors it gets there.
 
 Means and sds of `yoasovi` are those of `fit.sample`, importance-corrected where it does that by itself; of everything

@@ -312,6 +312,8 @@ def compare(
         print(json.dumps(found if written is None else {**found, "report": str(written[0])}))
     elif written is not None:
         print("\n".join(["", "Verdicts", *written[1], f"Report: {written[0]}"]))
+    if rows[-1].interrupted:
+        raise typer.Exit(130)
 
 
 @app.command()

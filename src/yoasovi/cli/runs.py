@@ -228,7 +228,7 @@ def posterior_as_json(fit: Fit, most: int = 1000) -> dict[str, Any]:
 
     local = {s.name for s in fit.model.density.local_sites}
     out: dict[str, dict[str, float]] = {}
-    for site, draws in fit.sample(4000).items():
+    for site, draws in fit.sample(fit.plenty(4000)).items():
         for name, x in zip(fit.model.names(site, draws.shape[1:]), draws.reshape(len(draws), -1).T, strict=True):
             if site not in local and len(out) < most and np.isfinite(x).all():
                 low, high = np.quantile(x, [0.05, 0.95])

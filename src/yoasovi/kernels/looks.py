@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,28 +61,11 @@ class Rows(NamedTuple):
     anchor: Anchor  # (lanes, ...)
 
 
-class Kernels(Protocol):
-    """Looks at one log density through one family; lanes lead."""
-
-    def scores(self, params: Any, noise: np.ndarray, rows: Rows | None = None) -> Scores:
-        """Look at log p and its gradient at draws; noise is (lanes, n, k)."""
-        ...
-
-    def values(self, params: Any, noise: np.ndarray) -> np.ndarray:
-        """Give log p - log q at draws, (lanes, n)."""
-        ...
-
-    def pairs(self, new: Any, old: Any, noise: np.ndarray, rows: Rows | None = None) -> Pairs:
-        """Compare two q on common draws."""
-        ...
-
-    def point(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Give log p of all the data and its gradient at unconstrained points, (lanes, d)."""
-        ...
-
-
 class PointKernels(ABC):
-    """Gaussian families over something that can look at points."""
+    """Looks at one log density through one family, over something that can look at points; lanes lead.
+
+    What all that is said of a posterior rests on: `scores`, `values` and `pairs` at draws, `point` and `heights` at points.
+    """
 
     def __init__(self, family: Any, dim: int):
         self.family, self.dim = family, dim
@@ -95,7 +78,8 @@ class PointKernels(ABC):
     def compare(self, new: np.ndarray, old: np.ndarray, rows: Rows | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Give log p at new minus log p at old, and both."""
 
-    def scores(self, params, noise, rows=None):
+    def scores(self, params: Any, noise: np.ndarray, rows: Rows | None = None) -> Scores:
+        """Look at log p and its gradient at draws; noise is (lanes, n, k)."""
         return self.scores_of([(params, noise, rows)])[0]
 
     def scores_of(self, asked: list[tuple[Any, np.ndarray, Rows | None]]) -> list[Scores]:
@@ -123,19 +107,22 @@ class PointKernels(ABC):
         _, first, second = self.compare(theta[:half], np.concatenate([theta[half:], theta[: 2 * half - len(theta)]]), None)
         return np.concatenate([first, second])[: len(theta)]
 
-    def values(self, params, noise):
+    def values(self, params: Any, noise: np.ndarray) -> np.ndarray:
+        """Give log p - log q at draws, (lanes, n)."""
         theta = self.family.place(params, noise)
         value = self.heights(theta.reshape(-1, self.dim)).reshape(theta.shape[:-1])
         return value + self.family.minus_log_q(params, noise)
 
-    def pairs(self, new, old, noise, rows=None):
-        sides = [self.family.place(q, noise).reshape(-1, self.dim) for q in (new, old)]
-        found = [x.reshape(noise.shape[:-1]) for x in self.compare(*sides, rows)]
+    def pairs(self, new: Any, old: Any, noise: np.ndarray, rows: Rows | None = None) -> Pairs:
+        """Compare two q on common draws."""
+        here, there = (self.family.place(q, noise).reshape(-1, self.dim) for q in (new, old))
+        found = [x.reshape(noise.shape[:-1]) for x in self.compare(here, there, rows)]
         minus_new, minus_old = self.family.minus_log_q(new, noise), self.family.minus_log_q(old, noise)
         with np.errstate(all="ignore"):
             return Pairs(found[0] + (minus_new - minus_old), found[1] + minus_new, found[2] + minus_old)
 
-    def point(self, flat):
+    def point(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give log p of all the data and its gradient at unconstrained points, (lanes, d)."""
         return self.look(flat, None)
 
     def densities(self, params: Any, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -215,8 +202,9 @@ class JaxKernels(PointKernels):
         if plain and self.density.centring is None:
             return self.density.split(np.asarray(theta))
         program = self.bind(_constrained, self.density, deterministics)
-        found = self._in_blocks(program, [_STEP * self.block], theta)
-        return {s.name: found[s.name] for s in self.density.sites} if plain else found  # in the order of the centred form
+        found = self._in_blocks(program, [_STEP * self.block], theta)  # by name, as JAX sorts them
+        sites = [s.name for s in self.density.sites]
+        return {k: found[k] for k in (sites if plain else [*sites, *(k for k in found if k not in sites)])}
 
     def anchor(self, flat: np.ndarray) -> Anchor:
         """Look at the likelihood of all the data at one place per lane."""

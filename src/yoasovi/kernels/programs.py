@@ -7,6 +7,7 @@ has compiled for others.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ except ImportError:  # a version of JAX without it has no such cache either
     _dtypes = None  # type: ignore[assignment]
 
 _STORE: OrderedDict[Any, Any] = OrderedDict()
+_LOCK = threading.RLock()
 _MOST = 256
 _UNOPTIMISED = {"xla_backend_optimization_level": 0}
 _SHORT = 0.1  # seconds that Ctrl-C may have to wait for a program
@@ -184,18 +186,19 @@ class Bound:
         kept = tuple((x.shape, str(x.dtype)) for x in self.leaves)
         key: tuple = (self.fn, self.static, self.tree, kept, shapes, _x64(), jax.default_backend(), _WIDE_ON, self.tiny)
         key += (self.mesh, self.mesh and tuple(x.sharding for x in self.leaves))
-        if key not in _STORE:
-            fn, static, tree, places = self.fn, self.static, self.tree, self.places
+        with _LOCK:  # of threads that ask for the same program one compiles it
+            if key not in _STORE:
+                fn, static, tree, places = self.fn, self.static, self.tree, self.places
 
-            def compiled(leaves, *args):
-                return fn(*static, jax.tree.unflatten(tree, [leaves[i] for i in places]), *args)
+                def compiled(leaves, *args):
+                    return fn(*static, jax.tree.unflatten(tree, [leaves[i] for i in places]), *args)
 
-            compiled.__name__ = fn.__name__.strip("_")
-            _STORE[key] = self._compile(compiled, (self.leaves, *args))
-            while len(_STORE) > _MOST:
-                _STORE.popitem(last=False)
-        _STORE.move_to_end(key)
-        return _STORE[key]
+                compiled.__name__ = fn.__name__.strip("_")
+                _STORE[key] = self._compile(compiled, (self.leaves, *args))
+                while len(_STORE) > _MOST:
+                    _STORE.popitem(last=False)
+            _STORE.move_to_end(key)
+            return _STORE[key]
 
     def _compile(self, fn: Callable, args: tuple) -> Any:
         clock, begin = self.clock, time.perf_counter()

@@ -147,7 +147,7 @@ def in_batches(model: Any, count: Any) -> Any:
     refuse = lambda why: ValueError(f"`batch_size` of `fit` must be None for this model: {why}.")
     if model.subsampled is not None:
         raise refuse("it takes minibatches of its own")
-    if model.local:
+    if model.laws:
         raise refuse("it has a latent variable per observation")
     if model.stream is not None:
         rule = f"at most `rows_per_read` of `stream`, {size:,}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,13 +70,6 @@ def HierarchicalNormal(
             constant={k: v for k, v in data.items() if k in ("group", "sd")}, blocks={"y": (-1,)},
         ),
     )  # fmt: skip
-
-
-def group_means(draws: Mapping[str, Any]) -> np.ndarray:
-    """Give theta, shape (S, J), from the draws of a fit, whichever way the model was written."""
-    if "theta" in draws:
-        return np.asarray(draws["theta"])
-    return np.asarray(draws["mu"])[:, None] + np.asarray(draws["tau"])[:, None] * np.asarray(draws["offset"])
 
 
 def group_mean(params: Params, data: Any) -> Params:

@@ -139,15 +139,13 @@ def _summed(look: Outline) -> tuple[Cluster, ...]:
 
 def _in_batches(model: Model, subsampled: LogBatch, look: Outline, plates: dict[str, tuple[int, int]]) -> Model:
     """Let the model be fitted by minibatches where it can be; else say why not."""
-    summed = subsampled.replay.summed_names
-    for name in (*look.latents, *summed):
-        inside = any(frame.name in plates for frame in look.sites[name]["cond_indep_stack"])
-        if name in (*look.discrete, *summed):
-            said = f"{named(plates)}, since latent site {name!r} is discrete"
-            warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=3)
-            return model
-        if inside:  # a minibatch takes the latents of its members along
-            return replace(model, batch_groups=min(part for _, part in plates.values()))
+    if discrete := (*look.discrete, *subsampled.replay.summed_names):
+        said = f"{named(plates)}, since latent site {discrete[0]!r} is discrete"
+        warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=4)
+        return model
+    if any(frame.name in plates for name in look.latents for frame in look.sites[name]["cond_indep_stack"]):
+        # A minibatch takes the latents of its members along.
+        return replace(model, batch_groups=min(part for _, part in plates.values()))
     return replace(model, subsampled=subsampled)
 
 

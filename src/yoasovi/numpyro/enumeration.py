@@ -94,8 +94,6 @@ def find_clusters(look: Outline) -> tuple[tuple[Cluster, ...], dict[str, str]]:
         if fault := _fault(name, look, seen[name]):
             faults[name] = fault
             del seen[name]
-    if seen:
-        _need_funsor(min(seen))
     groups: list[tuple[list[str], set[str]]] = []
     for name, shown in seen.items():
         names, touched = [name], {name, *shown.touched}
@@ -122,13 +120,6 @@ def _anywhere(source: Source) -> Source:
         return uniform(site) if free and not site["fn"].support.is_discrete else None
 
     return source._replace(fn=substitute(seed(source.fn, 0), substitute_fn=place))
-
-
-def _need_funsor(name: str) -> None:
-    try:
-        import funsor  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"funsor is needed to sum out discrete site {name!r}; install it: pip install funsor") from error
 
 
 def _fault(name: str, look: Outline, seen: Outline) -> str:

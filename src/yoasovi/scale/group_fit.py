@@ -16,6 +16,7 @@ from yoasovi.kernels.programs import Clock
 from yoasovi.methods import Method
 from yoasovi.model import Model
 from yoasovi.optimizers import Natural
+from yoasovi.randomness import Purpose, stream
 from yoasovi.run.interrupts import Interrupts
 from yoasovi.run.trace import Trace
 from yoasovi.scale.parts import GroupParts
@@ -57,29 +58,35 @@ def cut_in_groups(model: Model, method: Method, family: Any, batch_size: Any, op
 
 
 def fit_in_groups(
-    parts: GroupParts, method: Method, why: str, options: Options, clock: Clock, interrupts: Interrupts
+    parts: GroupParts, method: Method, why: str, options: Options, clock: Clock, interrupts: Interrupts, show: Any
 ) -> Fit:  # fmt: skip
     """Fit some of the groups, then read all of them part by part, and look at the answer as a whole."""
     model, family, trace = parts.model, parts.family, Trace()
     with clock.stage("start"):
         count = min(family.groups, max(_START, _PER_PARAMETER * (family.num_globals + family.num_locals)))
-        some = np.sort(np.random.default_rng(options.seed).choice(family.groups, count, replace=False))
+        some = np.sort(stream(options.seed, Purpose.GROUP_START).choice(family.groups, count, replace=False))
         own = parts.family_of(count)
-        start = fit(parts.model_of(some), method=method, family=own, seed=options.seed, progress=False, mend=False)
+        start = fit(
+            parts.model_of(some), method=method, family=own, seed=options.seed, progress=False, mend=False,
+            nonfinite="raise" if options.strict else "reject", max_nonfinite=options.max_nonfinite,
+        )  # fmt: skip
         clock.compile += start.seconds.compile
     with clock.stage("windows"):
         limits = Limits(options.seed, options.max_steps, options.max_nonfinite)
         ended = start.stop_reason == StopReason.INTERRUPTED
-        found = read_all(parts, start, clock, limits, trace, lambda: ended or interrupts.asked)
+        found = read_all(parts, start, clock, limits, trace, lambda: ended or interrupts.asked, show)
+        if options.strict and found.refused:
+            raise FloatingPointError("log p of some groups is not finite at a draw of the parameters that all share.")
     with clock.stage("elbo"):
         whole = kernels_of(model, family, clock)
         lane = jax.tree.map(lambda x: x[None], found.params)
         elbos, ratios = fresh_elbos(whole, family, lane, options.seed, 1, _FEW)
+    nonfinite = start.nonfinite._replace(log_p=start.nonfinite.log_p + found.refused)
     answer = Fit(
         model=model, method=method, family=family, family_reason=f"{why}; {parts.count:,} minibatches of groups",
         params=found.params, elbo=elbos[0], converged=found.reason == StopReason.CONVERGED, stop_reason=found.reason,
         num_steps=found.looks, num_values=start.num_values, num_gradients=start.num_gradients + found.looks,
-        num_nonfinite=start.num_nonfinite, seconds=Seconds(clock.compile, clock.run, clock.stages), trace=trace.of(0),
-        seed=options.seed, log_ratio=ratios[0], reported_elbo=found.elbo, restart_elbos=elbos, nonfinite=start.nonfinite,
+        num_nonfinite=sum(nonfinite), seconds=Seconds(clock.compile, clock.run, clock.stages), trace=trace.of(0),
+        seed=options.seed, log_ratio=ratios[0], reported_elbo=found.elbo, restart_elbos=elbos, nonfinite=nonfinite,
     )  # fmt: skip
     return answer.looking_through(whole)

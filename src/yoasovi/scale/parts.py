@@ -14,6 +14,7 @@ from numpyro.distributions import Distribution, ExpandedDistribution, ImproperUn
 from yoasovi.families import Arrow
 from yoasovi.kernels.programs import as_arrays, precision
 from yoasovi.model import Density, Inputs, Model
+from yoasovi.randomness import Purpose, stream
 
 _UNEVEN = 0.1  # by how much parts may be larger or smaller than asked for, so that all are of one size
 
@@ -37,7 +38,7 @@ class GroupParts:
     def __init__(self, model: Model, family: Arrow, groups: int, seed: int = 0):
         self.model, self.family = model, family
         self.count = _number_of_parts(family.groups, groups)
-        order = np.random.default_rng(seed).permutation(family.groups)
+        order = stream(seed, Purpose.GROUP_PARTS).permutation(family.groups)
         self._likelihoods: dict[int, Any] = {}
         self.places = [np.sort(x) for x in np.array_split(order, self.count)]
 

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
 from yoasovi.errors import positive_integer
+from yoasovi.extras import need
 
 _PATIENCE = "10s"  # for a scheduler that was given by its address
 
@@ -29,15 +30,17 @@ class Failure(NamedTuple):
         return cls(f"{type(error).__name__}: {text}", "".join(traceback.format_exception(error)))
 
 
-def each(fn: Callable[[Any], Any], items: Sequence[Any], workers: int = 1, client: Any = None) -> Iterator[tuple[int, Any]]:
+def each(
+    fn: Callable[[Any], Any], items: Sequence[Any], workers: int = 1, client: Any = None, owner: str = "sweep"
+) -> Iterator[tuple[int, Any]]:
     """Call `fn` with each item; give the place of an item and its result, or a `Failure`, as they end.
 
     With a `client`, a `distributed.Client` or the address of a scheduler, calls run there; else in `workers` processes of
-    this machine, or right here if that is one.
+    this machine, or right here if that is one. `owner` is whose argument `workers` or `client` is, in what is said of it.
     """
-    positive_integer("workers", "sweep", workers)
+    positive_integer("workers", owner, workers)
     if client is not None:
-        yield from _on_cluster(fn, items, client)
+        yield from _on_cluster(fn, items, client, owner)
     elif workers == 1 or len(items) < 2:
         yield from ((i, _call(fn, item)) for i, item in enumerate(items))
     else:
@@ -115,8 +118,8 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _on_cluster(fn: Callable[[Any], Any], items: Sequence[Any], client: Any) -> Iterator[tuple[int, Any]]:
-    with _connected(client) as there:
+def _on_cluster(fn: Callable[[Any], Any], items: Sequence[Any], client: Any, owner: str) -> Iterator[tuple[int, Any]]:
+    with _connected(client, owner) as there:
         from distributed import as_completed as ended
 
         futures = {there.submit(_call, fn, item, pure=False): i for i, item in enumerate(items)}
@@ -132,21 +135,17 @@ def _on_cluster(fn: Callable[[Any], Any], items: Sequence[Any], client: Any) -> 
 class _connected:
     """A client as it is; or one made for the address that was given, and closed afterwards."""
 
-    def __init__(self, client: Any):
-        self.client, self.own = client, isinstance(client, str)
+    def __init__(self, client: Any, owner: str):
+        self.client, self.owner, self.own = client, owner, isinstance(client, str)
 
     def __enter__(self) -> Any:
         if self.own:
             try:
-                from distributed import Client
-            except ImportError:
-                raise ImportError('A cluster needs Dask: pip install "yoasovi[dask]".') from None
-            try:
-                self.client = Client(self.client, timeout=_PATIENCE)
+                self.client = need("distributed", "dask").Client(self.client, timeout=_PATIENCE)
             except (OSError, ValueError) as error:
-                raise ValueError(f"`client` of `sweep`: no scheduler answers at {self.client!r} ({error}).") from None
+                raise ValueError(f"`client` of `{self.owner}`: no scheduler answers at {self.client!r} ({error}).") from None
         elif not hasattr(self.client, "submit"):
-            raise ValueError(f"`client` of `sweep` must be a distributed.Client or its address; got {self.client!r}.")
+            raise ValueError(f"`client` of `{self.owner}` must be a distributed.Client or its address; got {self.client!r}.")
         return self.client
 
     def __exit__(self, *_: object) -> None:

@@ -58,7 +58,16 @@ class Read(NamedTuple):
     params: ArrowParams
     reason: StopReason
     looks: int  # at parts
+    refused: int  # of them, where log p was not finite
     elbo: float  # as the last of them saw it
+
+
+class Spent(NamedTuple):
+    """What the line of progress asks of a state."""
+
+    step: int
+    values: int
+    gradients: int
 
 
 class Readings:
@@ -71,7 +80,7 @@ class Readings:
         self.eps = stream(seed, Purpose.WINDOW).standard_normal((parts.count, pairs, self.num_globals))
         self.top = np.zeros((self.num_locals, parts.family.groups))
         self._programs: dict[tuple[Callable, int], Bound] = {}
-        self.looks = 0
+        self.looks = self.refused = self.in_a_row = 0  # the last two where log p was not finite
 
     def program(self, fn: Callable, groups: int) -> Bound:
         """Give a program that looks at parts of so many groups."""
@@ -85,9 +94,11 @@ class Readings:
         part = self.parts.part(i)
         found = self.program(_marginals, len(part.groups))(points, self.top[:, part.groups], part.inputs, part.rows)
         value, slope, top = map(np.asarray, found)
-        if np.isfinite(value).all() and np.isfinite(slope).all():
+        lost = ~(np.isfinite(value) & np.isfinite(slope).all(1))
+        if not lost.any():
             self.top[:, part.groups] = top.mean(0)
-        self.looks += len(points)
+        self.looks, self.refused = self.looks + len(points), self.refused + int(lost.sum())
+        self.in_a_row = self.in_a_row + len(points) if lost.all() else 0
         return value, slope
 
     def prior(self, at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -149,8 +160,14 @@ def arrow_of(parts: GroupParts, at: np.ndarray, root: np.ndarray, blocks: Blocks
     )  # fmt: skip
 
 
-def read_all(parts: GroupParts, start: Any, clock: Clock, limits: Limits, trace: Trace, asked: Callable[[], bool]) -> Read:
-    """Fit q: `start` is a fit of some groups; `asked` says whether the user wants to end; `trace` gets a row per reading."""
+def read_all(
+    parts: GroupParts, start: Any, clock: Clock, limits: Limits, trace: Trace, asked: Callable[[], bool],
+    show: Callable[[Spent, TurnRow], None],
+) -> Read:  # fmt: skip
+    """Fit q: `start` is a fit of some groups; `asked` says whether the user wants to end.
+
+    `trace` and `show` get a row per reading.
+    """
     readings, origin = Readings(parts, clock, limits.seed, _is_bent(start)), clock.run
     at, spokes = start.family.split(start.params.mean)
     readings.top[:] = spokes.mean(-1, keepdims=True)
@@ -172,6 +189,10 @@ def read_all(parts: GroupParts, start: Any, clock: Clock, limits: Limits, trace:
             total, total, elbo, gain, doubt, not worse, worse, np.nan, 1.0, looks, LINE
         )))  # fmt: skip
         trace.add(row, begin, clock.run - origin)
+        show(Spent(total, 0, total), row)
+        if readings.in_a_row >= limits.max_nonfinite:
+            reason = StopReason.NON_FINITE
+            break
         if worse and before is not None:
             at, root = 0.5 * (at + before[0]), before[1]
             continue
@@ -186,7 +207,7 @@ def read_all(parts: GroupParts, start: Any, clock: Clock, limits: Limits, trace:
         if same:
             reason = StopReason.CONVERGED
             break
-    return Read(arrow_of(parts, at, root, readings.blocks(at)), reason, readings.looks, elbo)
+    return Read(arrow_of(parts, at, root, readings.blocks(at)), reason, readings.looks, readings.refused, elbo)
 
 
 def _is_bent(start: Any) -> bool:

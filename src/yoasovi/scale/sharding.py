@@ -38,7 +38,7 @@ def over(model: Model, given: Any) -> Model:
     mesh, rows = as_mesh(given), model.num_observations
     check(not model.on_host, "mesh", "fit", "None for a function that the host calls", given)
     check(model.stream is None, "mesh", "fit", "None for data that are streamed", given)
-    check(not model.local, "mesh", "fit", "None for a model that has a latent variable per observation", given)
+    check(not model.laws, "mesh", "fit", "None for a model that has a latent variable per observation", given)
     shared = [x for x in jax.tree.leaves(model.data) if np.ndim(x) and np.shape(x)[0] == rows]
     check(bool(shared), "mesh", "fit", "None for a model without arrays of one row per observation", given)
     if rows % mesh.size:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from yoasovi.errors import check, did_you_mean, positive_integer
+from yoasovi.extras import need
 from yoasovi.kernels.looks import JaxKernels
 from yoasovi.kernels.programs import as_arrays, wide
 from yoasovi.model.minibatch import Anchor, RowStream
@@ -81,8 +82,7 @@ class ParquetRows:
     """Rows of a Parquet file, or of all of a folder."""
 
     def __init__(self, path: str | Path, columns: Any):
-        import pyarrow as arrow
-        from pyarrow import dataset
+        arrow, dataset = need("pyarrow", "parquet"), need("pyarrow.dataset", "parquet")
 
         self.path = Path(path)
         check(self.path.exists(), "source", "stream", "a Parquet file or folder that exists", str(path))

@@ -16,6 +16,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from yoasovi.errors import check
+from yoasovi.extras import need
 from yoasovi.files.storage import checksum, write_whole
 from yoasovi.scale.pool import Failure, each
 
@@ -99,13 +100,9 @@ class Sweep:
 
     def plot(self) -> Any:
         """Draw the ELBO of every fit, by model and method; give the matplotlib figure."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise ImportError('`plot` of `Sweep` needs matplotlib: pip install "yoasovi[report]".') from None
         names = list(dict.fromkeys(model for model, _ in self.groups))
         methods = list(dict.fromkeys(method for _, method in self.groups))
-        figure = Figure(figsize=(7.0, 1.0 + 1.6 * len(names)), layout="constrained")
+        figure = need("matplotlib.figure", "report").Figure(figsize=(7.0, 1.0 + 1.6 * len(names)), layout="constrained")
         for axes, name in zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True):
             for place, method in enumerate(methods):
                 found = [row["elbo"] for row in self.groups.get((name, method), ()) if row["elbo"] is not None]
@@ -151,7 +148,7 @@ def sweep(
         if job.name in heads and (row := _finished(folder / job.name, heads[job.name])) is not None:
             rows[job.name] = row
     waiting = [job for job in todo if job.name in heads and job.name not in rows]
-    for place, result in each(_run, waiting, workers or os.cpu_count() or 1, client):
+    for place, result in each(_run, waiting, (os.cpu_count() or 1) if workers is None else workers, client):
         job = waiting[place]
         if isinstance(result, Failure):
             failures[job.name] = result

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from yoasovi.stan.building import one_at_a_time
 from yoasovi.stan.inputs import ALIAS, StanSource, data_line, syntax_line
 from yoasovi.stan.program import threads
 
@@ -56,19 +57,26 @@ def compiled(source: StanSource, folder: Path) -> BridgedLibrary:
     key = hashlib.sha256(f"{bridgestan.__version__}\0{source.folder}\0{source.text}".encode()).hexdigest()[:24]
     place = folder / f"bridge-{key}"
     place.mkdir(exist_ok=True)
-    (path := place / ALIAS).write_text(source.text)
-    made = place / "program_model.so"
-    if not made.exists():
-        try:
-            options = [f"--include-paths={source.folder}", f"--filename-in-msg={ALIAS}"]
-            made = bridgestan.compile_model(path, stanc_args=options, make_args=["STAN_THREADS=true"])
-        except RuntimeError as error:
-            said = str(error)
-            for kind in ("Syntax error", "Semantic error"):
-                if kind in said:
-                    raise ValueError(syntax_line(said[said.index(kind) :], source)) from error
-            raise
-    return BridgedLibrary(Path(made))
+    path, made = place / ALIAS, place / "program_model.so"
+    with one_at_a_time(place / "lock"):
+        if not made.exists():
+            path.write_text(source.text)
+            made = _made(path, source)
+    return BridgedLibrary(made)
+
+
+def _made(path: Path, source: StanSource) -> Path:
+    import bridgestan
+
+    options = [f"--include-paths={source.folder}", f"--filename-in-msg={ALIAS}"]
+    try:
+        return Path(bridgestan.compile_model(path, stanc_args=options, make_args=["STAN_THREADS=true"]))
+    except RuntimeError as error:
+        said = str(error)
+        for kind in ("Syntax error", "Semantic error"):
+            if kind in said:
+                raise ValueError(syntax_line(said[said.index(kind) :], source)) from error
+        raise
 
 
 class OpenedBridge:

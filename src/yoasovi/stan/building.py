@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -74,14 +75,26 @@ def _passing() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="yoasovi-stan-")  # gone when the process ends
 
 
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Let one process at a time inside, as far as the system can: of several one compiles and the others wait."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _with_httpstan(source: StanSource, home: Path) -> Path:
     code = _translated(source, home / "stanc") + _DOOR.read_text()
     compiler = _compiler()
     command = [compiler, *_FLAGS, f"-I{home / 'include'}"]
     key = hashlib.sha256("\0".join([code, *command]).encode()).hexdigest()[:24]
     target = folder() / f"{key}.so"
-    with (folder() / f"{key}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes one compiles and the others wait
+    with one_at_a_time(folder() / f"{key}.lock"):
         if not target.exists():
             _build(code, command, home / "lib", target, source)
     return target

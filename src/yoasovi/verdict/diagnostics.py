@@ -92,16 +92,6 @@ def dic(log_likelihood: np.ndarray, at_mean: float) -> float:
     return deviance + (deviance + 2.0 * float(at_mean))
 
 
-def psis(log_ratio: np.ndarray) -> tuple[np.ndarray, float]:
-    """Pareto-smoothed importance weights, summing to one, and their k-hat (Vehtari et al. 2024), by arviz-stats."""
-    from yoasovi.extras import need
-
-    stats = need("arviz_stats.base", "arviz")
-    log_weights, khat = stats.array_stats.psislw(-np.asarray(log_ratio, float))
-    weights = np.exp(log_weights - log_weights.max())
-    return weights / weights.sum(), float(khat)
-
-
 def loo(log_likelihood: np.ndarray, log_ratio: np.ndarray) -> Loo:
     """PSIS-LOO by arviz-stats, with draws from q instead of the posterior where they are (Magnusson et al. 2019).
 
@@ -132,11 +122,6 @@ def gap(log_ratio: np.ndarray) -> Estimate:
     influence = raw / raw.mean() - log_ratio
     value = np.log(raw.mean()) + top - log_ratio.mean()
     return Estimate(float(value), float(influence.std(ddof=1) / np.sqrt(log_ratio.size)))
-
-
-def gradient_noise(white: np.ndarray) -> float:
-    """Root mean square score in q's own units, per parameter: 0 for every draw where q is the posterior."""
-    return float(np.sqrt(np.mean(np.asarray(white) ** 2)))
 
 
 class Pairwise(NamedTuple):

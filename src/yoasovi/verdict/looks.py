@@ -74,7 +74,6 @@ class Wide(NamedTuple):
 
     eps: np.ndarray  # (n, D) in q's own units
     weights: np.ndarray  # (n,), they sum to one
-    log_ratio: np.ndarray  # log p - log q at those that came from q itself
     log_evidence: Estimate
     outside: Estimate  # share of the posterior where q has a probability of 1e-4
     far: np.ndarray  # (few, D), the heaviest draws there
@@ -157,7 +156,7 @@ def wide(fit: Any, axes: np.ndarray | None = None, n: int = 4000, seed: int = 0)
     heaviest = eps[np.argsort(-weights * away)[: min(_FAR, int(away.sum()))]]
     error = float(np.sqrt(np.sum(weights**2 * (away - share) ** 2)))
     evidence = Estimate(float(np.log(mean) + top), float(se / mean))
-    return Wide(eps, weights, log_ratio[: n // 2], evidence, Estimate(share, error), heaviest, n)
+    return Wide(eps, weights, evidence, Estimate(share, error), heaviest, n)
 
 
 def outside(eps: np.ndarray, axes: np.ndarray | None) -> np.ndarray:

@@ -29,12 +29,6 @@ class Expected(NamedTuple):
     sentence: str
 
 
-def prior_conflict(fit: Any, least: float = 3.0) -> Expected | None:
-    """Give the parameter whose prior the data speak against most, and whose answer it moves; None where there is none."""
-    found = expected(fit, least)
-    return found if found is not None and found.conflict else None
-
-
 def expected(fit: Any, least: float = 3.0) -> Expected | None:
     """See how far parameters are from where their priors would let one expect them; None without a prior that can tell.
 

@@ -67,6 +67,10 @@ class WindowRule(Protocol):
         """Give the control variables to begin with, (lanes,) each."""
         ...
 
+    def with_climb(self, control: Any, now: Any) -> Any:
+        """Allow a climb of the ELBO: before all else where `now` says so, and elsewhere when lines have failed."""
+        ...
+
     def plan(self, control: Any) -> Plan:
         """Say what the next turn is to be."""
         ...

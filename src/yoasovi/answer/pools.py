@@ -1,0 +1,71 @@
+"""Which fits are corrected towards the posterior, and by which pool of weighted draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from yoasovi.answer.correction import KERNELS_UP_TO, WARPED_UP_TO, Pool, pool
+from yoasovi.answer.long_pool import LONG, LongPool, long_pool
+from yoasovi.families import Arrow, Gaussian
+from yoasovi.randomness import Purpose, stream
+from yoasovi.verdict.diagnostics import effective_size, importance_weights
+
+# Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
+_WORTH, _WORTH_LITTLE = 2000, 500
+_WORTH_LONG = 1000  # of draws too long to be kept
+# In many dimensions: the share of their number that q's draws must be worth to be corrected, that from which it is
+# tried, and how many independent draws have to come out.
+_CARRY, _TRY, _LEAST = 0.1, 0.02, 400
+
+
+def carry(fit: Any) -> bool:
+    """Say whether importance correction can carry: q has few dimensions, or weights of its draws are not too uneven.
+
+    How uneven, a thousand draws tell roughly; in between it is tried, where that costs little.
+    """
+    if not isinstance(fit.family, Gaussian) or not fit.model.differentiable:
+        return False
+    weights, size = importance_weights(fit.log_ratio), _noise_size(fit)
+    share = effective_size(weights) / max(len(weights), 1)
+    if size <= KERNELS_UP_TO or share > _CARRY:
+        return True
+    if share < _TRY or fit.kept is not None or not fit.kernels.cheap or _axes(fit) is None:
+        return False
+    return gathered(fit, 1).effective_size > _LEAST
+
+
+def gathered(fit: Any, n: int) -> Pool | LongPool:
+    """Give the pool that n draws come from; a fit keeps those it has."""
+    # Of a large hierarchy the globals alone want wider draws.
+    noise_size = _noise_size(fit)
+    long = noise_size > LONG or (isinstance(fit.family, Arrow) and noise_size > WARPED_UP_TO)
+    size = _WORTH_LONG if noise_size > LONG else max(_WORTH if fit.kernels.cheap else _WORTH_LITTLE, n // 2)
+    known = fit._pools
+    if size not in known:
+
+        def log_ratio(eps: np.ndarray) -> np.ndarray:
+            fit.num_values += len(eps)
+            return fit.kernels.values(fit.lane, eps[None])[0]
+
+        if long:
+            known[size] = long_pool(log_ratio, noise_size, size, fit.seed, fit.family.hub(noise_size))
+        else:
+            rng, growth = stream(fit.seed, Purpose.CORRECTION), 2 if fit.kernels.cheap else 1
+            known[size] = pool(log_ratio, noise_size, size, rng, _axes(fit), growth)
+    return known[size]
+
+
+def _noise_size(fit: Any) -> int:
+    return fit.family.noise_size(fit.model.density)
+
+
+def _axes(fit: Any) -> np.ndarray | None:
+    """Give what turns q's noise into parameters in units of their sds under q, where noise is one number for each."""
+    frame, dim = fit.family.frame(fit.lane)[1][0], fit.model.density.dim
+    if _noise_size(fit) != dim or dim > WARPED_UP_TO:
+        return None
+    if isinstance(fit.family, Arrow):
+        frame = (fit.family.place(fit.lane, np.eye(dim)[None])[0] - fit.params.mean).T
+    return np.eye(len(frame)) if frame.ndim == 1 else frame / np.linalg.norm(frame, axis=1, keepdims=True)
