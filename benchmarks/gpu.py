@@ -78,9 +78,10 @@ def mixture(rows: int) -> list[str]:
     kernels = kernels_of(model, FullRank(), Clock())
     point = (MEANS + 0.1).reshape(1, -1)
     (data,) = [x for x in kernels.held.leaves if x.size == y.size]
+    there = jnp.asarray(point)  # on the device already: sending a point takes as long as a look
     once = milliseconds(jax.jit(jnp.sum), data)
-    value = milliseconds(kernels.bind(looks._totals, kernels.density, True), point)
-    both = milliseconds(kernels._gradients, point)
+    value = milliseconds(kernels.bind(looks._totals, kernels.density, True), there)
+    both = milliseconds(kernels._gradients, there)
     again = milliseconds(jax.jit(jnp.sum), data)
     host = waited(kernels._gradients, point)
     found, slope = kernels.point(point.astype(float))
@@ -116,7 +117,7 @@ def logistic(rows: int, columns: int = 20, draws: int = 32) -> list[str]:
     data = max(kernels.held.leaves, key=lambda x: x.size)
     once, totals = milliseconds(jax.jit(jnp.sum), data), kernels.bind(looks._totals, kernels.density, True)
     times = {
-        name: [milliseconds(program, points[:n], calls=5) for n in (1, draws)]
+        name: [milliseconds(program, jnp.asarray(points[:n], jnp.float32)) for n in (1, draws)]
         for name, program in (("value", totals), ("value and gradient", kernels._gradients))
     }
     found, slope = kernels.point(points)

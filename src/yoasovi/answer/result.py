@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 USUAL = (None, None, None, ())  # arguments of `diagnose` when none are given
 _MOST_DRAWS = 1000  # behind k-hat
 
+
 class Seconds(NamedTuple):
     """Wall-clock seconds: those of `fit`, compiling apart; and all that was waited for, by stage, compiling included."""
 

@@ -20,9 +20,7 @@ from jax import lax
 from yoasovi.model.sums import by_blocks, counting, wide_sum
 
 _WRITTEN_OUT = 64  # products in the quadratic of one component, up to which they are written one by one
-# On a GPU: rows from which sums are taken as below; rows whose logarithm is taken together; rows of a tile, and programs
-# that share the tiles.
-_MANY_ROWS, _TOGETHER, _TILE, _PROGRAMS = 2**18, 4, 128, 2112
+_MANY_ROWS = 2**18  # from which sums are taken by tiles, on a GPU
 _UNROLLED = 48  # products in a row of all components, up to which all are written out
 _LOG2_E, _LOG_2 = 1.4426950408889634, 0.6931471805599453
 
@@ -42,6 +40,19 @@ class RowSums(NamedTuple):
     count: Any = None  # (S, K) of r
     first: Any = None  # (S, K, p) of r (y - centre)
     second: Any = None  # (S, K, p, p) of r (y - centre)(y - centre)'
+
+
+class Tiling(NamedTuple):
+    """How a GPU goes through the rows."""
+
+    together: int  # rows whose logarithm is taken together: a sum of logarithms is that of a product
+    rows: int  # of a tile
+    programs: int  # that share the tiles
+    warps: int
+
+
+# Measured at 10^8 rows; the value alone leaves room for more rows at a time than its derivatives do.
+_VALUE, _DERIVATIVES = Tiling(8, 256, 4224, 8), Tiling(4, 128, 2112, 4)
 
 
 class Form(NamedTuple):
@@ -89,7 +100,7 @@ def _row_sums(form: Form, order: int, q: Quadratics, y: jax.Array) -> RowSums:
     k, p = q.centre.shape[1:]
     small = k * (p + len(form.entries(p))) <= _UNROLLED and y.size < 2**31
     if jax.default_backend() == "gpu" and y.dtype == jnp.float32 and len(y) >= _MANY_ROWS and small:
-        parts = _by_tiles(form, order, q, y) if order else (jax.vmap(partial(_by_fours, form, y))(q),)
+        parts = _by_tiles(form, order, q, y)
     else:
         parts = jax.vmap(lambda q: by_blocks(partial(_block, form, order, q), y, len(y)))(q)
     value = wide_sum(parts[0], tuple(range(1, parts[0].ndim)))
@@ -137,23 +148,6 @@ def _block(form: Form, order: int, q: Quadratics, rows: jax.Array, counted: Any)
 # ---- on a GPU: every number of a row in registers ---------------------------------------------------------------------
 
 
-def _by_fours(form: Form, y: jax.Array, q: Quadratics) -> jax.Array:
-    """Give the value of four rows at a time at one point: XLA makes it one kernel, as it does not with the derivatives."""
-    (k, p), whole = q.centre.shape, len(y) // _TOGETHER * _TOGETHER
-
-    def seen(planes: Any) -> Any:
-        factor = lambda a: lambda i, j: q.factor[a, i, j]
-        off = [[planes[j] - q.centre[a, j] for j in range(p)] for a in range(k)]
-        return _largest([_quadratics(form, q.height[a], factor(a), off[a]) for a in range(k)], jnp.exp)
-
-    rows = y[:whole].reshape(-1, _TOGETHER, p)
-    parts = [seen([rows[:, i, j] for j in range(p)]) for i in range(_TOGETHER)]
-    # A sum of logarithms is that of a product, and totals are between one and K.
-    fours = reduce(add, [most for most, *_ in parts]) + jnp.log(reduce(mul, [total for *_, total in parts]))
-    most, _, total = seen([y[whole:, j] for j in range(p)])
-    return wide_sum(jnp.concatenate([wide_sum(fours), wide_sum(most + jnp.log(total))]))
-
-
 def _largest(quadratics: list[Any], power: Any) -> tuple[Any, list[Any], Any]:
     """Give the largest, the shares of all beside it, and their sum."""
     most = reduce(jnp.maximum, quadratics)
@@ -164,31 +158,36 @@ def _largest(quadratics: list[Any], power: Any) -> tuple[Any, list[Any], Any]:
 def _by_tiles(form: Form, order: int, q: Quadratics, y: jax.Array) -> tuple[Any, ...]:
     """Give the sums of every program: values (S, programs, 2, tile), and lists of arrays (S, programs, K).
 
-    XLA would keep arrays of N x K numbers between the value and its derivatives; Triton, by way of Pallas, need not.
+    XLA would keep arrays of N x K numbers between the value and its derivatives; Triton, by way of Pallas, need not, and
+    takes powers of two, which are what the device has.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    (points, k, p), n = q.centre.shape, len(y)
-    programs = max(1, min(_PROGRAMS // points, -(-n // (_TILE * _TOGETHER))))
-    # Powers of two are what the device has.
+    (points, k, p), n, tiling = q.centre.shape, len(y), _DERIVATIVES if order else _VALUE
+    at_once = tiling.rows * tiling.together
+    programs = max(1, min(tiling.programs // points, -(-n // at_once)))
     factors = [_LOG2_E**0.5 * q.factor[:, :, i, j] for i, j in form.entries(p)]
     numbers = jnp.stack([_LOG2_E * q.height, *(q.centre[..., j] for j in range(p)), *factors], -1).reshape(points, -1)
-    each = 1 + p + (len(_pairs(p)) if order == 2 else 0)
-    shapes = [(points, programs, 2, _TILE), (points, programs, k * each)]
-    value, sums = pl.pallas_call(
-        partial(_tiles, form, order, n, k, p, -(-n // (programs * _TILE * _TOGETHER))), grid=(points, programs),
+    each = (0, 1 + p, 1 + p + len(_pairs(p)))[order]
+    shapes = [(points, programs, 2, tiling.rows), *([(points, programs, k * each)] if order else [])]
+    value, *rest = pl.pallas_call(
+        partial(_tiles, form, order, tiling, n, k, p, -(-n // (programs * at_once))), grid=(points, programs),
         out_shape=[jax.ShapeDtypeStruct(shape, y.dtype) for shape in shapes],
-        compiler_params=triton.CompilerParams(num_warps=4, num_stages=2), interpret=jax.default_backend() == "cpu",
+        compiler_params=triton.CompilerParams(num_warps=tiling.warps, num_stages=2),
+        interpret=jax.default_backend() == "cpu",
     )(y, numbers)  # fmt: skip
-    sums = sums.reshape(points, programs, k, each)
+    if not order:
+        return (value,)
+    sums = rest[0].reshape(points, programs, k, each)
     cut = lambda begin, end: [sums[..., i] for i in range(begin, end)]
     return value, cut(0, 1), cut(1, 1 + p), cut(1 + p, each)
 
 
 def _tiles(
-    form: Any, order: Any, n: Any, k: Any, p: Any, rounds: Any, y: Any, numbers: Any, value_out: Any, sums_out: Any
-) -> Any:
+    form: Any, order: Any, tiling: Any, n: Any, k: Any, p: Any, rounds: Any, y: Any, numbers: Any, value_out: Any,
+    *sums_out: Any,
+) -> Any:  # fmt: skip
     from jax.experimental import pallas as pl
 
     point, program, programs = pl.program_id(0), pl.program_id(1), pl.num_programs(1)
@@ -198,23 +197,26 @@ def _tiles(
     height = [number(a, 0) for a in range(k)]
     centre = [[number(a, 1 + j) for j in range(p)] for a in range(k)]
     factor = [{entry: number(a, 1 + p + i) for i, entry in enumerate(entries)} for a in range(k)]
-    place = lax.broadcasted_iota(jnp.int32, (_TILE,), 0)
+    place = lax.broadcasted_iota(jnp.int32, (tiling.rows,), 0)
 
-    def seen(first: Any) -> Any:
-        start = jnp.minimum(first, n - _TILE)
-        planes = [y[pl.ds(start, _TILE), j] for j in range(p)]
+    def seen(first: Any, last: bool) -> Any:
+        start = jnp.minimum(first, n - tiling.rows) if last else first  # a tile goes back to be full: no row counts twice
+        planes = [y[pl.ds(start, tiling.rows), j] for j in range(p)]
         off = [[planes[j] - centre[a][j] for j in range(p)] for a in range(k)]
         quadratics = [_quadratics(form, height[a], lambda i, j, a=a: factor[a][i, j], off[a]) for a in range(k)]
-        return off, *_largest(quadratics, jnp.exp2), start + place >= first
+        return off, *_largest(quadratics, jnp.exp2), start + place >= first if last else None
 
-    def body(turn: Any, sums: Any) -> Any:
+    def body(last: bool, turn: Any, sums: Any) -> Any:
         value, lost, *new = sums
         mosts, totals = [], []
-        for i in range(_TOGETHER):
-            off, most, shares, total, counted = seen(((turn * _TOGETHER + i) * programs + program) * _TILE)
-            mosts.append(jnp.where(counted, most, 0.0))
-            totals.append(jnp.where(counted, total, 1.0))
-            inverse, here = jnp.where(counted, 1.0 / total, 0.0), []
+        for i in range(tiling.together):
+            place_of_tile = (turn * tiling.together + i) * programs + program
+            off, most, shares, total, counted = seen(place_of_tile * tiling.rows, last)
+            mosts.append(counting(counted, most))
+            totals.append(total if counted is None else jnp.where(counted, total, 1.0))
+            if not order:
+                continue
+            inverse, here = counting(counted, 1.0 / total), []
             for a in range(k):
                 share = shares[a] * inverse
                 near = [share * x for x in off[a]]
@@ -225,8 +227,11 @@ def _tiles(
         taken = whole - value
         return (whole, lost + ((value - (whole - taken)) + (more - taken)), *new)  # what rounding left, kept (Knuth)
 
-    begin = tuple(jnp.zeros(_TILE, y.dtype) for _ in range(2 + sums_out.shape[-1]))
-    value, lost, *sums = lax.fori_loop(0, rounds, body, begin)
+    count = sums_out[0].shape[-1] if order else 0
+    begin = tuple(jnp.zeros(tiling.rows, y.dtype) for _ in range(2 + count))
+    full = n // (programs * tiling.together * tiling.rows)  # rounds in which all tiles are
+    begin = lax.fori_loop(0, full, partial(body, False), begin)
+    value, lost, *sums = lax.fori_loop(full, rounds, partial(body, True), begin)
     value_out[point, program, 0, :], value_out[point, program, 1, :] = value, lost
     for i, x in enumerate(sums):
-        sums_out[point, program, i] = jnp.sum(x)
+        sums_out[0][point, program, i] = jnp.sum(x)
