@@ -163,7 +163,8 @@ def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _uphill(slope: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """Give steps of length `reach` along the slope."""
+    """Give steps of length `reach` along the slope, however steep."""
+    slope = slope / np.maximum(np.abs(slope).max(1, keepdims=True), 1e-300)  # squares of the steepest would overflow
     return (reach / np.maximum(np.linalg.norm(slope, axis=1), 1e-300))[:, None] * slope
 
 

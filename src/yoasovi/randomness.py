@@ -16,7 +16,7 @@ EDGE = 2.0**-24  # in single precision 1 - EDGE is the largest number below 1
 class Purpose(IntEnum):
     """What random numbers are for. Values are part of what a seed means: add at the end, never renumber."""
 
-    START = 1  # where lanes begin
+    START = 1  # where lanes begin; (1,): where log p may be finite, if it is not there
     START_JUDGE = 2  # are the climbed starts better?
     WINDOW = 3  # draws of a window: (turn,)
     ROWS = 4  # minibatches of a window

@@ -25,6 +25,7 @@ _COLD_SCALE, _WARM_SCALE = float(np.exp(-1.0)), 0.02
 # How far one line may change a variance: a narrow q sees the curvature at one point, and may be believed far out.
 COLD_TRUST, WARM_TRUST = 16.0, 1e4
 _PAIRS = 64  # on which a climbed start is judged
+_TRIES = 10  # places where log p may be finite, if it is not in the middle of the prior
 
 
 class Origin(NamedTuple):
@@ -157,6 +158,11 @@ def warm_start(
         found = climb_by_part(part.point, kernels.point, centre, budget, near)
     else:
         found = climb(kernels.point, centre, budget, near=near, leave=LAST_FEW)
+    if (lost := ~np.isfinite(found.height)).any() and model.start is None:  # no climb sets out where log p is not finite
+        centre = np.where(lost[:, None], _anywhere(kernels, seed, centre.shape), centre)
+        cold = family.init(centre, _COLD_SCALE * scale, rng)
+        again, spent = climb(kernels.point, centre, budget, near=near, leave=LAST_FEW), found.gradients
+        found = again._replace(gradients=again.gradients + spent + _TRIES)
     warm = family.init(found.top, _WARM_SCALE * scale, rng)
     worth = ~found.given_up & np.isfinite(found.height)
     tally = judge.empty(np.zeros(lanes))
@@ -175,6 +181,14 @@ def warm_start(
     trust = np.where(better, WARM_TRUST, COLD_TRUST)
     origin = Origin(centre, _COLD_SCALE * scale, ~better)
     return Begin(params, trust, origin, 2 * int(tally.drawn.sum()), int(found.gradients.sum()), lost)
+
+
+def _anywhere(kernels: Any, seed: int, shape: tuple[int, int]) -> np.ndarray:
+    """Give points, one per lane, at which log p is finite: near zero on the unconstrained scale, or up to 2 away."""
+    rng = stream(seed, Purpose.START, 1)
+    tries = rng.uniform(-2.0, 2.0, (_TRIES, *shape)) * np.linspace(0.05, 1.0, _TRIES)[:, None, None]
+    heights = np.stack([kernels.point(points)[0] for points in tries])
+    return tries[np.argmax(np.isfinite(heights), 0), np.arange(shape[0])]
 
 
 def take(tree: Any, lanes: Any) -> Any:
@@ -196,6 +210,7 @@ def put(tree: Any, lanes: Any, part: Any) -> Any:
 # ---- the middle of a prior, on the unconstrained scale -----------------------------------------------------
 
 _EULER = 0.5772156649
+_VAGUE, _WIDEST = 0.1, 5.0  # shape of a gamma law that says next to nothing, and the most that a logarithm may spread
 _SPREAD_OF_A_LOGARITHM = float(np.pi / np.sqrt(6.0))  # of an exponential law
 
 
@@ -211,9 +226,12 @@ def middle(law: dist.Distribution) -> tuple[Any, Any] | None:
 
 
 def _log_gamma_law(shape: Any) -> tuple[Any, Any]:
-    """Mean and standard deviation of the logarithm of a Gamma(shape, 1)."""
+    """Middle and spread of the logarithm of a Gamma(shape, 1): mean and standard deviation, or its mode where it is vague.
+
+    The logarithm of a Gamma(0.001, 1) has mean -1000 and as large a deviation, which is no place to begin.
+    """
     shape = np.asarray(shape, float)
-    return digamma(shape), np.sqrt(polygamma(1, shape))
+    return np.where(shape < _VAGUE, np.log(shape), digamma(shape)), np.minimum(np.sqrt(polygamma(1, shape)), _WIDEST)
 
 
 def _logit_beta(law: Any) -> tuple[Any, Any]:

@@ -52,12 +52,13 @@ class Pool(NamedTuple):
 
 def pool(
     log_ratio: Callable[[np.ndarray], np.ndarray], dim: int, size: int, rng: np.random.Generator,
-    axes: np.ndarray | None = None, growth: int = 1,
+    axes: np.ndarray | None = None, growth: int = 1, hope: float = 0.0,
 ) -> Pool:  # fmt: skip
     """Gather weighted draws round by round, until they are worth `size` independent ones or enough was spent.
 
     `log_ratio` gives log p - log q at eps, shape (n, dim) to (n,). `axes` (dim, dim) turns eps into parameters in units of
-    their sds, if that can be had. Rounds after the first are `growth` times as large where q's weights are not even.
+    their sds, if that can be had. Rounds after the first are `growth` times as large where q's weights are not even. What is
+    worth less than a share of `hope` after two rounds is given up.
     """
     each = min(max(int(_EACH * size), 2000), max(_NUMBERS // dim, size))
     shapes = dim <= _SHAPE_UP_TO
@@ -68,7 +69,7 @@ def pool(
     gathered, easy = Pool(eps, ratios), False
     for _ in range(_ROUNDS):
         n = each if not laws or easy else growth * each
-        law, more = _learned(gathered, n, rng, axes) if laws and shapes else _around_q(dim, n, rng)
+        law, more = learned(gathered, n, rng, axes) if laws and shapes else _around_q(dim, n, rng)
         densities = [np.concatenate([old, past(more)]) for old, past in zip(densities, laws, strict=True)]
         eps, ratios = np.concatenate([eps, more]), np.concatenate([ratios, log_ratio(more)])
         laws.append(law)
@@ -80,10 +81,12 @@ def pool(
             easy = gathered.effective_size > _EASY * each
         if gathered.effective_size >= size and (easy or not shapes or len(laws) >= _LEAST):
             break
+        if len(laws) == 2 and gathered.effective_size < hope * len(ratios):
+            break
     return gathered
 
 
-def _learned(so_far: Pool, n: int, rng: np.random.Generator, axes: np.ndarray | None) -> tuple[Law, np.ndarray]:
+def learned(so_far: Pool, n: int, rng: np.random.Generator, axes: np.ndarray | None) -> tuple[Law, np.ndarray]:
     """Give a law of the pool's shape, and n draws from it."""
     dim = so_far.eps.shape[1]
     if dim <= _KERNELS_ALONE or axes is None or dim > WARPED_UP_TO:

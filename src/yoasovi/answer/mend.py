@@ -57,6 +57,11 @@ def mended(fit: Fit, progress: bool | None) -> Fit:
     return answer.timed(Seconds(compiled, spent + waited - compiled, {**stages, "mend": waited}))
 
 
+def _gained(new: Fit, old: Fit) -> bool:
+    """Say whether an ELBO is higher beyond doubt."""
+    return bool(new.elbo.value - old.elbo.value > 2.0 * np.hypot(new.elbo.se, old.elbo.se))
+
+
 def _cost(fit: Any) -> int:
     return int(fit.num_gradients + fit.num_values)
 
@@ -85,23 +90,24 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
         values, gradients = values + verdict.num_values, gradients + verdict.num_gradients
     what = f"weights of q's draws are worth {share:.0%} of their number"
     what = what if pair is None else f"the scale of {pair[1]} depends on {pair[0]}"
-    best, notes, spent = fit, [], 0
+    best, notes, tried, spent = fit, [], list[Fit](), 0
     for description, model in reparameterisations(fit.model, pair):
         if spent >= most:
             break
         other = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=progress, mend=False)
         if other.stop_reason == StopReason.INTERRUPTED:
             raise KeyboardInterrupt
-        gain = other.elbo.value - best.elbo.value
-        kept = other.converged and gain > 2.0 * np.hypot(other.elbo.se, best.elbo.se)
+        gain, kept = other.elbo.value - best.elbo.value, other.converged and _gained(other, best)
         notes.append(Mended(what, description, bool(kept), float(gain), other.num_values, other.num_gradients))
-        spent, values, gradients = spent + _cost(other), values + other.num_values, gradients + other.num_gradients
+        spent += _cost(other)
         other.seconds = other.seconds._replace(compile=best.seconds.compile + other.seconds.compile)
-        if not kept:
-            continue
-        best = replace(other, family_reason=fit.family_reason).looking_through(other.kernels)
-        if best.judged().grade != "poor":
+        if kept:
+            other = best = replace(other, family_reason=fit.family_reason).looking_through(other.kernels)
+        tried.append(other)
+        if kept and best.judged().grade != "poor":
             break
+    # A verdict looks at corrected draws, which count as the fit's own.
+    values, gradients = values + sum(f.num_values for f in tried), gradients + sum(f.num_gradients for f in tried)
     return _told(best, fit, notes, values, gradients)
 
 
@@ -118,6 +124,8 @@ def _by_modes(fit: Fit, most: int) -> Fit:
         return fit
     before = fit.num_values, fit.num_gradients
     better = mend_modes(fit, most, seen)
+    if better is not None and not better.parts and not _gained(better, fit):
+        fit.num_values, fit.num_gradients, better = better.num_values, better.num_gradients, None
     spent = fit if better is None else better
     spent.num_values, spent.num_gradients = spent.num_values + values, spent.num_gradients + gradients
     cost = spent.num_values - before[0], spent.num_gradients - before[1]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from yoasovi.answer.conditional import conditional_pool, suits
 from yoasovi.answer.correction import KERNELS_UP_TO, WARPED_UP_TO, Pool, pool
 from yoasovi.answer.long_pool import LONG, LongPool, long_pool
 from yoasovi.families import Arrow, Gaussian
@@ -18,6 +19,7 @@ _WORTH_LONG = 1000  # of draws too long to be kept
 # In many dimensions: the share of their number that q's draws must be worth to be corrected, that from which it is
 # tried, and how many independent draws have to come out.
 _CARRY, _TRY, _LEAST = 0.1, 0.02, 400
+_HOPE = 0.1  # share of their number that draws of a hierarchy must be worth; below it they are made group by group
 
 
 def carry(fit: Any) -> bool:
@@ -31,7 +33,9 @@ def carry(fit: Any) -> bool:
     share = effective_size(weights) / max(len(weights), 1)
     if size <= KERNELS_UP_TO or share > _CARRY:
         return True
-    if share < _TRY or fit.kept is not None or not fit.kernels.cheap or _axes(fit) is None:
+    if fit.kept is not None or not fit.kernels.cheap:
+        return False
+    if not suits(fit) and (share < _TRY or _axes(fit) is None):
         return False
     return gathered(fit, 1).effective_size > _LEAST
 
@@ -49,11 +53,15 @@ def gathered(fit: Any, n: int) -> Pool | LongPool:
             fit.num_values += len(eps)
             return fit.kernels.values(fit.lane, eps[None])[0]
 
+        hope = _HOPE if suits(fit) else 0.0
         if long:
-            known[size] = long_pool(log_ratio, noise_size, size, fit.seed, fit.family.hub(noise_size))
+            found: Pool | LongPool = long_pool(log_ratio, noise_size, size, fit.seed, fit.family.hub(noise_size))
         else:
             rng, growth = stream(fit.seed, Purpose.CORRECTION), 2 if fit.kernels.cheap else 1
-            known[size] = pool(log_ratio, noise_size, size, rng, _axes(fit), growth)
+            found = pool(log_ratio, noise_size, size, rng, _axes(fit), growth, 0.5 * hope)
+        if found.effective_size < hope * len(found.weights):
+            found = conditional_pool(fit, size, stream(fit.seed, Purpose.CORRECTION, 0, 1))
+        known[size] = found
     return known[size]
 
 

@@ -287,7 +287,8 @@ class _Inquiry:
 
     def _funnel(self, pairs: diagnostics.Pairwise) -> Finding:
         value, error, pair = surest(self.fit.model, pairs, 0.5 * self.limits.funnel)
-        self.facts.funnel, self.facts.centred = pair, may_be_centred(self.fit.model, pair)
+        in_vain = any(not note.kept and "centred" in note.tried for note in self.fit.mended)
+        self.facts.funnel, self.facts.centred = pair, may_be_centred(self.fit.model, pair) and not in_vain
         say = partial(found, "funnel", 100 * abs(value), error=100 * error, limit=100 * self.limits.funnel, unit="%")
         if pair is None:
             return say("good", "Scales do not depend on other parameters.")

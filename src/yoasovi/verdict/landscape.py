@@ -19,6 +19,7 @@ class Mode(NamedTuple):
     log_mass: float  # by Laplace's method; -inf if it is no proper maximum
     distance: float  # from q's mean: root mean square over the coordinates
     barrier: float  # how far log p falls between q's own mode and this one
+    guessed: bool = False  # the mass, from the height alone: a peak that is narrower than q is thought too large
 
 
 class Landscape:
@@ -58,7 +59,7 @@ class Landscape:
             return blank
         unit = 0.5 * x.size * np.log(2 * np.pi) + self.volume
         if x.size > FULL_UP_TO or not hessian:  # taken to be as wide as q
-            return blank._replace(log_mass=float(height + unit))
+            return blank._replace(log_mass=float(height + unit), guessed=True)
         step = 1e-4
         columns = (self.at(x + step * np.eye(x.size))[1] - gradient) / step
         curvature = -0.5 * (columns + columns.T)

@@ -21,10 +21,8 @@ from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.windows import judge
 
 CHAINS, _CHAIN_GRADIENTS = 128, 40_000
-_BELOW, _MORE = (
-    6.0,
-    3.0,
-)  # nats: of log p from q's mean to a mode, of a mode's mass beyond the ELBO, where q is not around it
+# Nats: of log p from q's mean to a mode, and of a mode's mass beyond the ELBO, where q is not around it.
+_BELOW, _MORE = 6.0, 3.0
 _FAR = 4  # of them are climbed from
 _OF_THE_PRIOR = 64  # draws for each that is climbed from
 _NUMBERS = 2**23  # of noise in one array
@@ -98,7 +96,7 @@ class Search(NamedTuple):
 
     def elsewhere(self, barrier: float, elbo: float) -> list[Mode]:
         """Choose the modes behind a valley, or much higher and of more mass than q reaches: the one next to q too."""
-        above = lambda m: m.log_p > self.height + _BELOW and m.log_mass > elbo + _MORE
+        above = lambda m: not m.guessed and m.log_p > self.height + _BELOW and m.log_mass > elbo + _MORE
         return [m for m in (self.own, *self.others) if m.barrier > barrier or above(m)]
 
 

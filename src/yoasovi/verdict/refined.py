@@ -21,8 +21,9 @@ def refined_findings(fit: Any) -> Iterator[Finding]:
     worst, least, lost = int(np.argmax(chains.rhat)), int(np.argmin(chains.ess)), chains.num_divergent
     rhat, ess, share = chains.worst_rhat, chains.least_ess, lost / chains.size
     grade = lambda usable, poor: "poor" if poor else "usable" if usable else "good"
-    agree = "agree" if rhat <= _RHAT[0] else "do not agree yet" if rhat <= _RHAT[1] else "disagree"
-    yield found("rhat", rhat, grade(rhat > _RHAT[0], rhat > _RHAT[1]), f"The chains {agree}, on {names[worst]} least.",
+    agree = "agree, on {} least" if rhat <= _RHAT[0] else "do not agree yet, on {}"
+    agree = agree if rhat <= _RHAT[1] else "disagree, on {} most"
+    yield found("rhat", rhat, grade(rhat > _RHAT[0], rhat > _RHAT[1]), f"The chains {agree.format(names[worst])}.",
                 limit=_RHAT[0])  # fmt: skip
     known = 1.0 / np.sqrt(max(ess, 1.0))
     worth = f"Draws are worth so many independent ones at least ({names[least]}): means are known to {known:.2f} sd."
