@@ -202,3 +202,30 @@ def test_the_last_of_many_climbs_end_where_they_are():
     np.testing.assert_array_equal(all_of_them.top[4:], most.top[4:])
     few = [climb(look, begin[3:5], 300, enough=1e-9, leave=share).gradients for share in (0.0, 1 / 8)]
     np.testing.assert_array_equal(*few)
+
+
+@pytest.mark.parametrize("law", [dist.InverseGamma(0.001, 0.001), dist.Gamma(0.001, 0.001)], ids=["inverse", "gamma"])
+def test_a_vague_gamma_prior_is_no_place_far_away(law):
+    """The prior of a thousand BUGS programs, on a variance or a precision."""
+    centre, scale = middle(law)
+    assert abs(centre) < 1e-6 and 1.0 <= scale <= 10.0
+
+    def model(y):
+        sigma = numpyro.sample("v", law)
+        numpyro.sample("y", dist.Normal(0.0, jax.numpy.sqrt(sigma)), obs=y)
+
+    fit = yo.fit(yo.from_numpyro(model, np.array([0.5, -1.0, 2.0, 1.0, -0.3])), seed=0, mend=False)
+    assert fit.converged and np.isfinite(fit.elbo.value)
+
+
+def test_a_fit_begins_where_log_p_is_finite_though_the_middle_of_its_prior_is_not():
+    log_p = lambda p: jax.numpy.where(p["x"] < 0.5, jax.numpy.nan, -0.5 * ((p["x"] - 2.0) / 0.1) ** 2)
+    model = yo.Model.from_log_density(log_p, {"x": constraints.real}, {"x": ()})
+    fit = yo.fit(model, seed=0, mend=False)
+    assert fit.converged and abs(fit.mean()["x"] - 2.0) < 0.02
+
+
+def test_the_steepest_slopes_are_climbed_without_a_warning():
+    with np.errstate(all="raise"):
+        found = climb(lambda x: (-1e200 * (x**2).sum(1), -2e200 * x), np.full((1, 2), 3.0), 40)
+    assert np.abs(found.top).max() < 3.0

@@ -25,7 +25,7 @@ _COLD_SCALE, _WARM_SCALE = float(np.exp(-1.0)), 0.02
 # How far one line may change a variance: a narrow q sees the curvature at one point, and may be believed far out.
 COLD_TRUST, WARM_TRUST = 16.0, 1e4
 _PAIRS = 64  # on which a climbed start is judged
-_TRIES = 10  # places where log p may be finite, if it is not in the middle of the prior
+_TRIES = 32  # places where log p may be finite, if it is not in the middle of the prior
 
 
 class Origin(NamedTuple):
@@ -187,7 +187,7 @@ def _anywhere(kernels: Any, seed: int, shape: tuple[int, int]) -> np.ndarray:
     """Give points, one per lane, at which log p is finite: near zero on the unconstrained scale, or up to 2 away."""
     rng = stream(seed, Purpose.START, 1)
     tries = rng.uniform(-2.0, 2.0, (_TRIES, *shape)) * np.linspace(0.05, 1.0, _TRIES)[:, None, None]
-    heights = np.stack([kernels.point(points)[0] for points in tries])
+    heights = kernels.point(tries.reshape(-1, shape[1]))[0].reshape(tries.shape[:2])
     return tries[np.argmax(np.isfinite(heights), 0), np.arange(shape[0])]
 
 

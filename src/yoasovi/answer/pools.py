@@ -16,8 +16,8 @@ from yoasovi.verdict.diagnostics import effective_size, importance_weights
 # Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
 _WORTH, _WORTH_LITTLE = 2000, 500
 _WORTH_LONG = 1000  # of draws too long to be kept
-# In many dimensions: the share of their number that q's draws must be worth to be corrected, that from which it is
-# tried, and how many independent draws have to come out.
+# In many dimensions: the share of their number that q's draws must be worth to be corrected; that from which it is tried,
+# and that the draws which come out have to be worth too; and as how many independent ones.
 _CARRY, _TRY, _LEAST = 0.1, 0.02, 400
 _HOPE = 0.1  # share of their number that draws of a hierarchy must be worth; below it they are made group by group
 
@@ -37,7 +37,8 @@ def carry(fit: Any) -> bool:
         return False
     if not suits(fit) and (share < _TRY or _axes(fit) is None):
         return False
-    return gathered(fit, 1).effective_size > _LEAST
+    tried = gathered(fit, 1)
+    return tried.effective_size > max(_LEAST, _TRY * len(tried.weights))
 
 
 def gathered(fit: Any, n: int) -> Pool | LongPool:
