@@ -3,7 +3,7 @@
 Where a scale of a hierarchy is not well known, no law with straight axes holds the posterior: as the scale moves, the widths
 and places of all groups' parameters follow. Given the globals they are nearly Gaussian, and independent from group to
 group. So a draw is made in two steps: globals from a law that learns the posterior's shape round by round, as in
-`correction`; then for these globals a few Newton steps of all groups' parameters at once, and a draw from the Gaussian that
+`correction`; then for these globals two Newton steps of all groups' parameters at once, and a draw from the Gaussian that
 they end in (Rue, Martino and Chopin 2009 integrate over the same Gaussians). The weights are exact whatever the steps found:
 log p of the whole draw, over the density that it was drawn with.
 """
@@ -22,7 +22,7 @@ from yoasovi.verdict.diagnostics import importance_weights
 _MOST_GLOBALS, _MOST_LOCALS, _MOST = 30, 3, 2000  # globals, locals of a group, and parameters in all
 _EACH, _ROUNDS, _LEAST = 2000, 4, 2  # draws of a round; rounds at most, and at least
 _SCALES = (1.0, 2.0, 4.0)  # of the globals in the first round, relative to q
-_NEWTON, _FARTHEST, _STEP = 2, 3.0, 1e-3  # steps; the longest of them; that of a difference of slopes, all in q's units
+_FARTHEST, _STEP = 3.0, 1e-3  # the longest Newton step, and that of a difference of slopes, in q's units
 _PRECISIONS = (0.04, 1e4)  # least and most, relative to q's
 
 
@@ -97,18 +97,22 @@ def _drawn(fit: Any, hub: np.ndarray, rng: np.random.Generator) -> tuple[np.ndar
 
 
 def _settled(fit: Any, hub: np.ndarray) -> Settled:
-    """Take Newton steps of all groups at once, from where q has them."""
+    """Take two Newton steps of all groups at once from where q has them, the first with q's own curvature."""
     at = np.zeros((len(hub), fit.family.num_locals, fit.family.groups))
-    for _ in range(_NEWTON):
-        slope, precision, axes = _curved(fit, hub, at)
-        step = (axes @ (np.swapaxes(axes, -1, -2) @ slope / precision[..., None]))[..., 0]
-        step /= np.maximum(1.0, np.sqrt((step**2).sum(-1, keepdims=True)) / _FARTHEST)
-        at = at + np.swapaxes(step, 1, 2)
-    return Settled(at, precision, axes)
+    at = at + _short_enough(_slopes(fit, hub, at))
+    slope, precision, axes = _curved(fit, hub, at)
+    step = (axes @ (np.swapaxes(axes, -1, -2) @ slope[..., None] / precision[..., None]))[..., 0]
+    return Settled(at + _short_enough(step), precision, axes)
+
+
+def _short_enough(step: np.ndarray) -> np.ndarray:
+    """Give steps (n, G, l), shortened where they are long, with groups last."""
+    length = np.sqrt((step**2).sum(-1, keepdims=True))
+    return np.swapaxes(step / np.maximum(1.0, length / _FARTHEST), 1, 2)
 
 
 def _curved(fit: Any, hub: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give slopes of log p by the groups' parameters, (n, G, l, 1), and precisions and axes of its curvature.
+    """Give slopes of log p by the groups' parameters, (n, G, l), and precisions and axes of its curvature.
 
     Groups are independent given the globals: moving the same parameter of all of them shows a column of every block.
     """
@@ -120,7 +124,7 @@ def _curved(fit: Any, hub: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.n
         columns.append((slope - _slopes(fit, hub, moved)) / _STEP)
     blocks = np.stack(columns, -1)  # (n, G, l, l)
     values, axes = np.linalg.eigh(0.5 * (blocks + np.swapaxes(blocks, -1, -2)))
-    return slope[..., None], np.clip(values, *_PRECISIONS), axes
+    return slope, np.clip(values, *_PRECISIONS), axes
 
 
 def _slopes(fit: Any, hub: np.ndarray, at: np.ndarray) -> np.ndarray:

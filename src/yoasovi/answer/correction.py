@@ -52,13 +52,12 @@ class Pool(NamedTuple):
 
 def pool(
     log_ratio: Callable[[np.ndarray], np.ndarray], dim: int, size: int, rng: np.random.Generator,
-    axes: np.ndarray | None = None, growth: int = 1, hope: float = 0.0,
+    axes: np.ndarray | None = None, growth: int = 1,
 ) -> Pool:  # fmt: skip
     """Gather weighted draws round by round, until they are worth `size` independent ones or enough was spent.
 
     `log_ratio` gives log p - log q at eps, shape (n, dim) to (n,). `axes` (dim, dim) turns eps into parameters in units of
-    their sds, if that can be had. Rounds after the first are `growth` times as large where q's weights are not even. What is
-    worth less than a share of `hope` after two rounds is given up.
+    their sds, if that can be had. Rounds after the first are `growth` times as large where q's weights are not even.
     """
     each = min(max(int(_EACH * size), 2000), max(_NUMBERS // dim, size))
     shapes = dim <= _SHAPE_UP_TO
@@ -80,8 +79,6 @@ def pool(
         if len(laws) == 1:
             easy = gathered.effective_size > _EASY * each
         if gathered.effective_size >= size and (easy or not shapes or len(laws) >= _LEAST):
-            break
-        if len(laws) == 2 and gathered.effective_size < hope * len(ratios):
             break
     return gathered
 

@@ -19,7 +19,9 @@ _WORTH_LONG = 1000  # of draws too long to be kept
 # In many dimensions: the share of their number that q's draws must be worth to be corrected; that from which it is tried,
 # and that the draws which come out have to be worth too; and as how many independent ones.
 _CARRY, _TRY, _LEAST = 0.1, 0.02, 400
-_HOPE = 0.1  # share of their number that draws of a hierarchy must be worth; below it they are made group by group
+# Of a hierarchy: share of their number that q's draws are worth, from which groups need not be drawn one by one; and that
+# draws made so must be worth, for nothing else to be tried.
+_EVEN, _HOPE = 0.5, 0.1
 
 
 def carry(fit: Any) -> bool:
@@ -29,9 +31,8 @@ def carry(fit: Any) -> bool:
     """
     if not isinstance(fit.family, Gaussian) or not fit.model.differentiable:
         return False
-    weights, size = importance_weights(fit.log_ratio), _noise_size(fit)
-    share = effective_size(weights) / max(len(weights), 1)
-    if size <= KERNELS_UP_TO or share > _CARRY:
+    share = _share(fit)
+    if _noise_size(fit) <= KERNELS_UP_TO or share > _CARRY:
         return True
     if fit.kept is not None or not fit.kernels.cheap:
         return False
@@ -43,27 +44,41 @@ def carry(fit: Any) -> bool:
 
 def gathered(fit: Any, n: int) -> Pool | LongPool:
     """Give the pool that n draws come from; a fit keeps those it has."""
-    # Of a large hierarchy the globals alone want wider draws.
     noise_size = _noise_size(fit)
-    long = noise_size > LONG or (isinstance(fit.family, Arrow) and noise_size > WARPED_UP_TO)
     size = _WORTH_LONG if noise_size > LONG else max(_WORTH if fit.kernels.cheap else _WORTH_LITTLE, n // 2)
     known = fit._pools
     if size not in known:
-
-        def log_ratio(eps: np.ndarray) -> np.ndarray:
-            fit.num_values += len(eps)
-            return fit.kernels.values(fit.lane, eps[None])[0]
-
-        hope = _HOPE if suits(fit) else 0.0
-        if long:
-            found: Pool | LongPool = long_pool(log_ratio, noise_size, size, fit.seed, fit.family.hub(noise_size))
+        first = None
+        if noise_size <= LONG and suits(fit) and _share(fit) < _EVEN:
+            first = conditional_pool(fit, size, stream(fit.seed, Purpose.CORRECTION, 0, 1))
+        if first is not None and first.effective_size > _HOPE * len(first.weights):
+            known[size] = first
         else:
-            rng, growth = stream(fit.seed, Purpose.CORRECTION), 2 if fit.kernels.cheap else 1
-            found = pool(log_ratio, noise_size, size, rng, _axes(fit), growth, 0.5 * hope)
-        if found.effective_size < hope * len(found.weights):
-            found = conditional_pool(fit, size, stream(fit.seed, Purpose.CORRECTION, 0, 1))
-        known[size] = found
+            other = _as_a_whole(fit, size)
+            worth = lambda pool: pool.effective_size / len(pool.weights)
+            known[size] = first if first is not None and worth(first) > worth(other) else other
     return known[size]
+
+
+def _as_a_whole(fit: Any, size: int) -> Pool | LongPool:
+    """Gather draws of all parameters together."""
+
+    def log_ratio(eps: np.ndarray) -> np.ndarray:
+        fit.num_values += len(eps)
+        return fit.kernels.values(fit.lane, eps[None])[0]
+
+    noise_size = _noise_size(fit)
+    # Of a large hierarchy the globals alone want wider draws.
+    if noise_size > LONG or (isinstance(fit.family, Arrow) and noise_size > WARPED_UP_TO):
+        return long_pool(log_ratio, noise_size, size, fit.seed, fit.family.hub(noise_size))
+    rng, growth = stream(fit.seed, Purpose.CORRECTION), 2 if fit.kernels.cheap else 1
+    return pool(log_ratio, noise_size, size, rng, _axes(fit), growth)
+
+
+def _share(fit: Any) -> float:
+    """Give the share of their number that q's own draws are worth, as far as those behind the ELBO tell."""
+    weights = importance_weights(fit.log_ratio)
+    return effective_size(weights) / max(len(weights), 1)
 
 
 def _noise_size(fit: Any) -> int:
