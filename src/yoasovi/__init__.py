@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from yoasovi.verdict.diagnostics import Estimate
     from yoasovi.verdict.findings import Thresholds, Verdict
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 # Where each public name lives. They are imported when first used, so that `import yoasovi` and the command line's help
 # start at once, and so that no optional library is touched before it is needed.

@@ -221,7 +221,7 @@ def loo_in_words(fit: Any) -> list[tuple[str, str]]:
         return [("not computed", str(error))]
     total, bad = found.khat_i.size, int(found.doubtful.sum())
     trust = (
-        f"No k-hat of the {total:,} observations speaks against it: the estimate can be trusted."
+        f"k-hat speaks against none of all {total:,} observations: the estimate can be trusted."
         if not bad
         else f"k-hat is above 0.7 for {bad:,} of {total:,} observations: what is said of {'them' if bad > 1 else 'it'} "
         "rests on a few draws, and is not to be trusted."

@@ -79,8 +79,10 @@ def versions() -> list[tuple[str, str]]:
     """Give the versions of all that the numbers depend on."""
     import jax
 
-    out = [("python", sys.version.split()[0])]
-    for name in ("yoasovi", "jax", "jaxlib", "numpyro", "optax", "numpy", "scipy", "arviz-stats"):
+    from yoasovi import __version__
+
+    out = [("python", sys.version.split()[0]), ("yoasovi", __version__)]  # that of the code, however it was installed
+    for name in ("jax", "jaxlib", "numpyro", "optax", "numpy", "scipy", "arviz-stats"):
         try:
             out.append((name, version(name)))
         except PackageNotFoundError:
