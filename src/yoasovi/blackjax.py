@@ -33,10 +33,9 @@ from yoasovi.kernels.walk import (
     step as natural_step,
 )  # fmt: skip
 from yoasovi.methods import Method, yoasovi
-from yoasovi.start import COLD_TRUST
 from yoasovi.stopping import StopReason
 from yoasovi.windows import judge
-from yoasovi.windows.state import CANDIDATE, INCUMBENT, Forecast, Setting
+from yoasovi.windows.state import CANDIDATE, COLD_TRUST, INCUMBENT, Forecast, Setting
 
 _MAX_NONFINITE = 200
 

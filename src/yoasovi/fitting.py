@@ -31,12 +31,12 @@ from yoasovi.run.interrupts import Interrupts
 from yoasovi.run.nonfinite import Nonfinite, explain, search
 from yoasovi.run.progress import Progress
 from yoasovi.run.trace import Trace
-from yoasovi.start import COLD_TRUST, Begin, Origin, cold_start, own_start, prior_draw, take, warm_start
+from yoasovi.start import Begin, Origin, cold_start, own_start, prior_draw, take, warm_start
 from yoasovi.stopping import StopReason
 from yoasovi.turns import ChainTurns, GroupTurns, LabelTurns, Limits, NaturalTurns, RunState, ScoreTurns, Turns, ValueTurns
 from yoasovi.verdict.diagnostics import Estimate, estimate
 from yoasovi.windows.rule import Window
-from yoasovi.windows.state import Setting
+from yoasovi.windows.state import COLD_TRUST, Setting
 from yoasovi.windows.value_rule import ValueWindow
 
 # Draws behind the ELBO: as many as its error asks for (windows end within 0.02 nats), or as cost nothing.

@@ -19,11 +19,10 @@ from yoasovi.kernels.programs import as_arrays, precision
 from yoasovi.model import Model, Params
 from yoasovi.randomness import Purpose, stream, words
 from yoasovi.windows import judge
+from yoasovi.windows.state import COLD_TRUST, WARM_TRUST
 
 # Scales of q at the start, relative to the prior's (at most one): too narrow costs a window, too wide can cost the fit.
 _COLD_SCALE, _WARM_SCALE = float(np.exp(-1.0)), 0.02
-# How far one line may change a variance: a narrow q sees the curvature at one point, and may be believed far out.
-COLD_TRUST, WARM_TRUST = 16.0, 1e4
 _PAIRS = 64  # on which a climbed start is judged
 _TRIES = 32  # places where log p may be finite, if it is not in the middle of the prior
 

@@ -49,7 +49,6 @@ class Link(NamedTuple):
     patience: Any  # the stopping rule's
     average: Any  # of the parameters over a window's second half
     step: Any
-    accepted: Any
     refused: Refused
     reason: Any
 
@@ -93,7 +92,7 @@ def begin(parts: Parts, inputs: Any, params: Any) -> Link:
     none = jnp.asarray(0)
     made = Link(
         params, parts.optimizer.init(params), parts.gradient.init(problem, params), jnp.asarray(jnp.nan, float),
-        parts.acceptance.init(), parts.stopping.init(), params, none, none,
+        parts.acceptance.init(), parts.stopping.init(), params, none,
         Refused(jnp.zeros(4, int), none, none, none, blank), jnp.asarray(int(StopReason.RUNNING)),
     )  # fmt: skip
     # No weak types: the chain's answer has none, and would compile the next call anew.
@@ -144,8 +143,7 @@ def turn(
         [int(StopReason.NON_FINITE), int(StopReason.CONVERGED), int(StopReason.MAX_STEPS)], int(StopReason.RUNNING),
     )  # fmt: skip
     new = Link(
-        params, memory, baseline, answer.yardstick, answer.control, patience, average, t, link.accepted + accept, refused,
-        reason,
+        params, memory, baseline, answer.yardstick, answer.control, patience, average, t, refused, reason,
     )  # fmt: skip
     return new, TurnSeen(answer.elbo, answer.gain, accept, answer.strictness, jnp.asarray(True))
 

@@ -56,9 +56,6 @@ class ScoreTurns(WindowTurns):
     def noise(self, rng, shape):
         return self.family.noise(open_uniform(rng, shape))
 
-    def judged(self, state, plan, journey, sound, place):
-        return self.window_ruling(state, plan, journey, sound, place)
-
 
 class ChainTurns(Turns):
     """Single steps, each accepted or undone: the paper's methods."""
@@ -79,7 +76,7 @@ class ChainTurns(Turns):
         lanes = len(state.step)
         link = chain.Link(
             state.params, *state.memory, state.yardstick, state.control, state.patience, state.params, state.step,
-            np.zeros(lanes, int), state.refused, state.reason,
+            state.refused, state.reason,
         )  # fmt: skip
         one, until = np.ones(lanes), np.full(lanes, self.limits.max_steps)
         link, seen = self.links.go(link, state.step, until, one, state.step, one.astype(int))
@@ -122,7 +119,7 @@ class Links:
         none, (memory, baseline) = np.zeros_like(state.step), state.memory
         return chain.Link(
             state.params, memory, baseline, state.yardstick, self.parts.acceptance.init(), self.parts.stopping.init(),
-            state.params, state.step, none, state.refused, none,
+            state.params, state.step, state.refused, none,
         )  # fmt: skip
 
     def turns(self, lanes: int) -> int:

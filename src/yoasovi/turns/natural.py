@@ -130,9 +130,6 @@ class NaturalTurns(WindowTurns):
         forecast = Forecast(none, none, none)
         return Journey(end.average, end.params, end.pace, forecast, end.refused, end.nonfinite, zero, plan.size)
 
-    def judged(self, state, plan, journey, sound, place):
-        return self.window_ruling(state, plan, journey, sound, place)
-
     def forgotten(self, memory):
         return memory._replace(velocity=jax.tree.map(np.zeros_like, memory.velocity))
 

@@ -1,4 +1,4 @@
-"""Windows of iterations, judged on paired draws; and `settle`, which does what the ruling says, in one place."""
+"""Windows of iterations, judged on paired draws; and what the ruling says is done, in one place."""
 
 from __future__ import annotations
 
@@ -26,10 +26,6 @@ class WindowTurns(Turns):
     @abstractmethod
     def travel(self, state: RunState, plan: Plan, place: int) -> Journey:
         """Take the window's draws, and say where they lead."""
-
-    @abstractmethod
-    def judged(self, state: RunState, plan: Plan, journey: Journey, sound: np.ndarray, place: int):
-        """Rule on the window; also how many values that took, and how many of them were not finite."""
 
     def departed(self, state: RunState, running: np.ndarray) -> Any:
         """Give where the next window starts, from where the ruling left the parameters."""
@@ -116,8 +112,11 @@ class WindowTurns(Turns):
         """Give independent noise of the family's own kind."""
         return rng.standard_normal(shape)
 
-    def window_ruling(self, state: RunState, plan: Plan, journey: Journey, sound, place: int):
-        """Rule by paired gains: of the candidate over the incumbent, and over the window's end."""
+    def judged(self, state: RunState, plan: Plan, journey: Journey, sound: np.ndarray, place: int):
+        """Rule on the window by paired gains, of the candidate over the incumbent and over the window's end.
+
+        Also how many values that took, and how many of them were not finite.
+        """
         asked = [np.where(sound, most, 0) for most in self.rule.most_pairs(state.control)]
         gain = self.paired(journey.candidate, state.incumbent, asked[0], place, 0, state.anchor)
         noise = self.paired(journey.candidate, journey.end, asked[1], place, 1, state.anchor)

@@ -17,11 +17,10 @@ from yoasovi.stopping import MaxSteps, StopReason
 from yoasovi.verdict import diagnostics, looks
 from yoasovi.verdict.advice import Facts, advise
 from yoasovi.verdict.diagnostics import Estimate, effective_size
-from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict, found, state_of
+from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict, found, of_parts, state_of
 from yoasovi.verdict.given import GivenDraws, Off
 from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.verdict.neck import tails
-from yoasovi.verdict.of_parts import of_parts
 from yoasovi.verdict.pairs import surest
 from yoasovi.verdict.prior import expected
 from yoasovi.verdict.refined import refined_findings

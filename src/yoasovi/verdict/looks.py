@@ -19,6 +19,7 @@ from yoasovi.verdict.diagnostics import Estimate
 from yoasovi.verdict.labels import Relabelling
 from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.windows import judge
+from yoasovi.windows.state import COLD_TRUST
 
 CHAINS, _CHAIN_GRADIENTS = 128, 40_000
 # Nats: of log p from q's mean to a mode, and of a mode's mass beyond the ELBO, where q is not around it.
@@ -109,7 +110,7 @@ def scores(fit: Any, pairs: int, seed: int = 0) -> ScoreLook:
     one = np.ones(1)
     with np.errstate(all="ignore"):
         full = family.lines_last() or (dim <= FULL_UP_TO and 2 * pairs > 2 * dim)
-        there = family.propose(lane, eps, white, full, one, 16.0 * one).params
+        there = family.propose(lane, eps, white, full, one, COLD_TRUST * one).params
     tally, rng = judge.empty(np.zeros(1)), stream(seed, Purpose.VERDICT_JUDGE)
     while tally.drawn[0] < pairs and not judge.sure(tally, 6.0)[0]:
         tally = judge.add(tally, *kernels.pairs(there, lane, rng.standard_normal((1, judge.BLOCK, size))))

@@ -1,9 +1,10 @@
 """The default rule: a window of one-draw iterations is the proposal, judged on paired fresh draws.
 
-Windows come in three kinds. While a straight line through the window's scores describes the posterior (see
+Windows come in four kinds. While a straight line through the window's scores describes the posterior (see
 `score_line`), q stands still during a window and the line is the proposal: first for the scales alone, then for the
 whole covariance. Where the line stops paying, windows of natural steps take over: q moves with every draw and the
-proposal is the average over the window's second half.
+proposal is the average over the window's second half. Where lines fail from far away, a climb of the ELBO on fixed draws is
+a window of its own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from yoasovi.windows.judge import Gain, decide
 from yoasovi.windows.state import (
     CANDIDATE,
     CLIMB,
+    COLD_TRUST,
     END,
     INCUMBENT,
     LINE,
     SCALES,
     STEPS,
+    WARM_TRUST,
     Forecast,
     Plan,
     Ruling,
@@ -34,13 +37,12 @@ from yoasovi.windows.state import (
 # A step of a tenth of a standard deviation is safe; far from the posterior, where all steps agree, more is better.
 _CAP, _LOOSEST_CAP = 0.1, 6.4
 _NUMBERS = 2**25  # of noise in a window of steps
-_AT_THE_TOP = 1e4  # the trust with which a climbed start begins
 
 
 class WindowControl(NamedTuple):
     """What the rule adapts from window to window; (lanes,) each."""
 
-    kind: Any  # SCALES, LINE or STEPS
+    kind: Any  # SCALES, LINE, STEPS or CLIMB
     size: Any  # iterations in the next window, even
     length: Any  # of the step: a share of the line's, or rho of natural steps
     trust: Any  # by how much a line may change a variance
@@ -80,8 +82,12 @@ class Window:
     flat
         A window of steps whose gain is smaller than this beyond doubt uses up patience: nats, or a 3,000th of the
         number of parameters where that is more.
-    step
-        First length of natural steps.
+    step, longest_step
+        First and greatest length of natural steps.
+    longest
+        Most iterations in a window of steps; twice as many where there are many parameters.
+    lines
+        Whether to begin with lines; if not, all windows are of steps.
     tempering
         A flat window that looks worse is kept with probability exp(M(t) gain / se), t counting windows.
     """
@@ -122,7 +128,7 @@ class Window:
             return start
         whole, size = one.astype(int), setting.family.line_size(setting.dim)
         # At the top of log p a whole line gives all of its curvature; scales alone could not tell it from correlations.
-        top = (trust * one >= _AT_THE_TOP) & (0 < size <= 8 * self.first)
+        top = (trust * one >= WARM_TRUST) & (0 < size <= 8 * self.first)
         return start._replace(
             kind=xp.where(top, LINE, SCALES), size=xp.where(top, size, self.first * whole), length=one, trust=trust * one
         )
@@ -210,7 +216,7 @@ class Window:
     def _after_climb(self, control: WindowControl, setting: Setting, accepted: Any) -> WindowControl:
         """Begin with lines, unless they have failed from where the climb could not lead away."""
         xp = space(control.length)
-        first = self.init(setting, len(control.length), xp.where(accepted, 16.0, control.trust))
+        first = self.init(setting, len(control.length), xp.where(accepted, COLD_TRUST, control.trust))
         return choose(~accepted & (control.windows > 0), self._first_steps(setting, xp.ones_like(control.length)), first)
 
     def _after_line(self, control: WindowControl, setting: Setting, forecast: Forecast, seen: Outcome):
@@ -276,7 +282,7 @@ class Window:
         # A line that fails far from the posterior says that it was asked too soon; one that fails near it, that the
         # posterior is not Gaussian enough.
         to_scales = here._replace(
-            kind=none + SCALES, size=none + self.first, length=one, trust=16.0 * one, failures=none, windows=none
+            kind=none + SCALES, size=none + self.first, length=one, trust=COLD_TRUST * one, failures=none, windows=none
         )
         far = (signal + noise > 10.0 * (1 + dim)) & (control.asked < 3)
         # Before steps take over: a posterior that bends looks flat from places far off, and another may be better.

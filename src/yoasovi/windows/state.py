@@ -60,6 +60,10 @@ class Ruling(NamedTuple):
     control: Any
 
 
+# How far one line may change a variance: a narrow q sees the curvature at one point, and may be believed far out.
+COLD_TRUST, WARM_TRUST = 16.0, 1e4
+
+
 class WindowRule(Protocol):
     """Plans windows, says how many common draws a judgement may take, and rules on what came out."""
 
