@@ -229,3 +229,22 @@ def test_the_steepest_slopes_are_climbed_without_a_warning():
     with np.errstate(all="raise"):
         found = climb(lambda x: (-1e200 * (x**2).sum(1), -2e200 * x), np.full((1, 2), 3.0), 40)
     assert np.abs(found.top).max() < 3.0
+
+
+@pytest.mark.parametrize(
+    "law", [dist.TruncatedDistribution(dist.StudentT(3, 0, 10), low=0.0), dist.FoldedDistribution(dist.Normal(0, 10))]
+)
+def test_half_of_a_law_is_a_prior_of_scales_also_where_numpyro_cannot_draw_from_it(law):
+    """brms' own prior of scales: without TensorFlow Probability NumPyro has no draws of it."""
+    centre, scale = middle(law)
+    assert abs(centre - np.log(10.0)) < 1.0 and 0.5 < scale < 2.0
+    assert middle(dist.TruncatedDistribution(dist.Normal(5.0, 1.0), low=0.0)) is None
+
+    def model(y):
+        s = numpyro.sample("s", law)
+        numpyro.sample("y", dist.Normal(0.0, s), obs=y)
+
+    y = 2.0 * np.random.default_rng(0).normal(size=50)
+    fit = yo.fit(model, y, seed=0)  # mending looks at draws of the prior, where it can
+    assert fit.converged and abs(fit.mean()["s"] - y.std()) < 0.3
+    assert fit.diagnose().grade == "good"

@@ -24,6 +24,7 @@ from yoasovi.windows.state import COLD_TRUST, WARM_TRUST
 # Scales of q at the start, relative to the prior's (at most one): too narrow costs a window, too wide can cost the fit.
 _COLD_SCALE, _WARM_SCALE = float(np.exp(-1.0)), 0.02
 _PAIRS = 64  # on which a climbed start is judged
+NO_DRAWS = (NotImplementedError, ImportError)  # what a law raises that is improper, or needs a library to be drawn from
 _TRIES = 32  # places where log p may be finite, if it is not in the middle of the prior
 
 
@@ -118,7 +119,7 @@ def prior_draw(model: Model, seed: int, lane: int) -> Params:
     out = {}
     with precision():
         for i, (name, law) in enumerate(model.prior.items()):
-            with suppress(NotImplementedError):
+            with suppress(*NO_DRAWS):
                 if not law.is_discrete:
                     out[name] = np.asarray(law.sample(as_key(words(seed, Purpose.PRIOR, lane, i))))
     return out
@@ -126,7 +127,7 @@ def prior_draw(model: Model, seed: int, lane: int) -> Params:
 
 def prior_rows(law: dist.Distribution, n: int, seed: int, place: int) -> np.ndarray | None:
     """Draw n times from a law, on the unconstrained scale; None where it is improper."""
-    with precision(), suppress(NotImplementedError):
+    with precision(), suppress(*NO_DRAWS):
         draws = law.sample(as_key(words(seed, Purpose.PRIOR, 0, place)), (n,))
         return np.asarray(biject_to(law.support).inv(draws), float)
     return None
@@ -160,8 +161,9 @@ def warm_start(
     if (lost := ~np.isfinite(found.height)).any() and model.start is None:  # no climb sets out where log p is not finite
         centre = np.where(lost[:, None], _anywhere(kernels, seed, centre.shape), centre)
         cold = family.init(centre, _COLD_SCALE * scale, rng)
-        again, spent = climb(kernels.point, centre, budget, near=near, leave=LAST_FEW), found.gradients
-        found = again._replace(gradients=again.gradients + spent + _TRIES)
+        again = climb(kernels.point, centre, budget, near=near, leave=LAST_FEW)
+        spent, refused = again.gradients + found.gradients + _TRIES, again.refused + found.refused
+        found = again._replace(gradients=spent, refused=refused)
     warm = family.init(found.top, _WARM_SCALE * scale, rng)
     worth = ~found.given_up & np.isfinite(found.height)
     tally = judge.empty(np.zeros(lanes))
@@ -238,12 +240,20 @@ def _logit_beta(law: Any) -> tuple[Any, Any]:
     return a - b, np.hypot(spread_a, spread_b)
 
 
+def _half(law: Any) -> tuple[Any, Any] | None:
+    """Half of a law about zero, as a scale may have: `TruncatedDistribution(StudentT(3, 0, 10), low=0.0)`."""
+    base = law.base_dist
+    about_zero = hasattr(base, "loc") and not np.any(base.loc) and not np.any(getattr(law, "low", 0.0))
+    return (np.log(base.scale) - 0.3, 1.3) if about_zero else None
+
+
 _location = lambda law: (np.asarray(law.loc), np.asarray(law.scale))
 _MIDDLES: dict[type, Any] = {
     **dict.fromkeys((dist.Normal, dist.Cauchy, dist.StudentT, dist.Laplace, dist.Logistic, dist.Gumbel), _location),
     dist.LogNormal: _location,
     dist.MultivariateNormal: lambda law: (np.asarray(law.loc), np.sqrt(np.sum(np.asarray(law.scale_tril) ** 2, -1))),
     dist.HalfNormal: lambda law: (np.log(law.scale) - 0.635, 1.11),
+    **dict.fromkeys((dist.LeftTruncatedDistribution, dist.FoldedDistribution), _half),
     dist.HalfCauchy: lambda law: (np.log(law.scale), 0.5 * np.pi),
     dist.Exponential: lambda law: (-_EULER - np.log(law.rate), _SPREAD_OF_A_LOGARITHM),
     dist.Gamma: lambda law: (_log_gamma_law(law.concentration)[0] - np.log(law.rate), _log_gamma_law(law.concentration)[1]),

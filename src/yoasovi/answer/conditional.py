@@ -20,7 +20,7 @@ from yoasovi.families import Arrow
 from yoasovi.verdict.diagnostics import importance_weights
 
 _MOST_GLOBALS, _MOST_LOCALS, _MOST = 30, 3, 2000  # globals, locals of a group, and parameters in all
-_EACH, _ROUNDS, _LEAST = 2000, 4, 2  # draws of a round; rounds at most, and at least
+_EACH, _ROUNDS, _LEAST = 2000, 6, 2  # draws of a round; rounds at most, and at least
 _SCALES = (1.0, 2.0, 4.0)  # of the globals in the first round, relative to q
 _FARTHEST, _STEP = 3.0, 1e-3  # the longest Newton step, and that of a difference of slopes, in q's units
 _PRECISIONS = (0.04, 1e4)  # least and most, relative to q's
