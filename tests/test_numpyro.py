@@ -449,6 +449,7 @@ BAD = {
     "improper discrete": (two_sites(lambda: dist.ImproperUniform(constraints.boolean, (), ())), "'x' .* is discrete"),
     "improper and free": (loose, "Site 'x' .* improper prior, and nothing else depends on it"),
     "Delta": (two_sites(lambda: dist.Delta(1.0)), "'x' .* Delta .* `numpyro.deterministic`"),
+    "no support": (two_sites(lambda: dist.Levy(0.0, 1.0)), "'x' .* Levy law, whose support NumPyro does not know"),
     "shape from a value": (changing_shape, "Site 'x' .* changes with the values of other sites"),
     "branch on a value": (branching, "depends on the value of a latent site"),
     "shape from an array": (shape_of_an_array, "or of an array that JAX computes"),

@@ -29,6 +29,9 @@ def check_look(look: Outline) -> None:
         )
     if not look.latents:
         raise ValueError("The NumPyro model has no latent site: there is nothing to infer.")
+    if unknown := [k for k in look.latents if look.sites[k]["fn"].support is None]:
+        law = type(look.sites[unknown[0]]["fn"]).__name__
+        raise ValueError(f"Site {unknown[0]!r} of the NumPyro model has a {law} law, whose support NumPyro does not know.")
     if _is_doubtful(look):
         looks = look_twice(look.source)
         for name in looks[0].log_probs:
