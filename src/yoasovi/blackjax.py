@@ -155,8 +155,9 @@ class _Window:
         candidate, end, memory, forecast, refused, lost = jax.lax.switch(plan.kind[0], branches, run)
         sound = finite(candidate)[None]
         most, most_noise = (jnp.where(sound, x, 0) for x in self.rule.most_pairs(run.control))
-        gain = self._gain(k_gain, candidate, run.incumbent, most)
-        noise = self._gain(k_noise, candidate, end, most_noise)
+        flat = self.rule.close_enough(self.setting, run.control)
+        gain = self._gain(k_gain, candidate, run.incumbent, most, flat)
+        noise = self._gain(k_noise, candidate, end, most_noise, jnp.zeros(1))
         luck = jax.random.uniform(k_luck, (1,), minval=1e-7)
         ruling = self.rule.rule(self.setting, run.control, gain, noise, forecast, sound, run.yardstick, luck, run.turn + 1)
         accept = ruling.accept & sound
@@ -207,7 +208,8 @@ class _Window:
         # Nothing to fit a line to: the draws fell where log p is not finite, so draw closer to the mean.
         candidate = keep(lost[0] > plan.size[0] // 2, self.family.widen(run.params, 0.25), found.params)
         refused = run.refused._replace(run=jnp.where(lost >= plan.size, run.refused.run + lost, 0))
-        return candidate, run.params, run.memory, Forecast(found.expected, found.signal, found.noise), refused, lost
+        forecast = Forecast(found.expected, found.signal, found.noise, plan.size)
+        return candidate, run.params, run.memory, forecast, refused, lost
 
     def _stepped(self, key, plan, run: WindowState):
         optimizer = self.method.optimizer
@@ -230,9 +232,9 @@ class _Window:
         end = jax.lax.fori_loop(0, plan.size[0], body, joined_trip(begin))
         end = jax.tree.map(lambda x: x[None], split_trip(end, shape, still))
         none = jnp.zeros_like(plan.length)
-        return end.average, end.params, end.pace, Forecast(none, none, none), end.refused, end.nonfinite
+        return end.average, end.params, end.pace, Forecast(none, none, none, plan.size), end.refused, end.nonfinite
 
-    def _gain(self, key, new, old, most) -> judge.Gain:
+    def _gain(self, key, new, old, most, flat) -> judge.Gain:
         def more(carry):
             i, tally = carry
             eps = jax.random.normal(jax.random.fold_in(key, i), (1, judge.BLOCK, self.size))
@@ -242,7 +244,8 @@ class _Window:
             change = (value[0] - value[1]) + (minus[0] - minus[1])
             return i + 1, judge.add(tally, change[None], (value[0] + minus[0])[None], (value[1] + minus[1])[None])
 
-        going = lambda carry: ((carry[1].drawn < most) & ~judge.sure(carry[1]))[0]
+        unsure = lambda tally: ~(judge.sure(tally) | judge.surely_small(tally, flat))
+        going = lambda carry: ((carry[1].drawn < most) & unsure(carry[1]))[0]
         return judge.gained(jax.lax.while_loop(going, more, (0, judge.empty(jnp.zeros(1))))[1])
 
 

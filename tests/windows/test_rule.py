@@ -32,7 +32,7 @@ def situations(rng, lanes):
         )
         for _ in range(2)
     ]  # fmt: skip
-    forecast = Forecast(*(pick(0.0, 0.001, 0.05, 1.0, 40.0) for _ in range(3)))
+    forecast = Forecast(*(pick(0.0, 0.001, 0.05, 1.0, 40.0) for _ in range(3)), rng.uniform(1.0, 8.0, lanes) * control.size)
     return control, *gains, forecast, rng.uniform(size=lanes) > 0.1, rng.normal(size=lanes), rng.uniform(0.01, 1.0, lanes)
 
 
@@ -85,14 +85,13 @@ def test_a_climbed_start_begins_with_a_whole_line_where_that_is_short():
     assert kinds(Setting(90, FullRank())).kind.tolist() == kinds(Setting(90, MeanField())).kind.tolist() == [SCALES, SCALES]
 
 
-def after_line(setting, size, signal, noise, gain, se=0.01):
-    """Rule on one line at full length."""
+def after_line(setting, size, signal, noise, gain, se=0.01, old=0):
+    """Rule on one line at full length that rests on so many draws of earlier windows too."""
     one = np.ones(1)
     control = Window().init(setting, 1, np.array([1e4]))._replace(size=np.full(1, size), windows=np.full(1, 9))
     seen = Gain(gain * one, se * one, 0 * one, one, 64 * one.astype(int), 0 * one.astype(int))
-    return Window().rule(
-        setting, control, seen, seen, Forecast(signal * one, signal * one, noise * one), one > 0, 0 * one, 0.5 * one, one
-    )
+    forecast = Forecast(signal * one, signal * one, noise * one, (size + old) * one)
+    return Window().rule(setting, control, seen, seen, forecast, one > 0, 0 * one, 0.5 * one, one)
 
 
 def test_a_line_settles_by_what_its_step_leaves_and_creeps_no_further_along_a_bend():
@@ -109,10 +108,19 @@ def test_a_line_settles_by_what_its_step_leaves_and_creeps_no_further_along_a_be
 def test_a_line_that_gains_nothing_goes_on_with_more_draws_unless_the_posterior_bends():
     """A product's steps are noisy where parameters are correlated: its lines may be long."""
     product, full = Setting(31, MeanField()), Setting(31, FullRank())
-    on, bent = (after_line(product, 512, 0.03, noise, 0.01).control for noise in (0.03, 0.06))
+    on, bent = (after_line(product, 512, 0.03, noise, 0.01).control for noise in (0.03, 0.07))
     assert (on.kind, on.size, on.failures) == (LINE, 768, 0) and (bent.kind, bent.size, bent.failures) == (LINE, 1024, 1)
     assert after_line(product, 1312, 0.03, 0.03, 0.01).control.kind == STEPS
     assert after_line(full, 512, 0.03, 0.03, 0.01).control.kind == STEPS
+
+
+def test_a_line_that_rests_on_old_draws_too_settles_by_all_of_them_and_asks_for_fewer_new_ones():
+    product = Setting(31, MeanField())
+    assert not after_line(product, 82, 0.06, 0.015, 0.01).settled.any()
+    assert after_line(product, 82, 0.06, 0.015, 0.01, old=400).settled.all()
+    # Noise that is half too much asks for half as many draws again, be they old or new; at least for as many as now.
+    sizes = [after_line(product, 300, 0.03, 0.03, 0.01, old=old).control.size[0] for old in (0, 600, 150)]
+    assert sizes == [450, 450, 300]
 
 
 def test_a_climb_is_tried_once_before_steps_unless_the_posterior_is_straight():
@@ -121,7 +129,7 @@ def test_a_climb_is_tried_once_before_steps_unless_the_posterior_is_straight():
     control = rule.with_climb(control, np.zeros(3, bool))
     control = control._replace(climbs=np.array([1, 1, 0]))
     flat = Gain(np.zeros(3), np.full(3, 0.01), np.zeros(3), np.full(3, 0.5), np.full(3, 64), np.zeros(3, int))
-    forecast = Forecast(np.zeros(3), np.array([5.0, 0.001, 5.0]), np.full(3, 1e-4))
+    forecast = Forecast(np.zeros(3), np.array([5.0, 0.001, 5.0]), np.full(3, 1e-4), control.size)
     ruled = lambda control, gain: rule.rule(
         setting, control, gain, flat, forecast, np.ones(3, bool), np.zeros(3), np.full(3, 0.5), np.ones(3, int)
     )

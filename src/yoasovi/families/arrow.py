@@ -223,16 +223,15 @@ class Arrow(Gaussian):
             params.coupling @ corner[..., None, :, :] + spokes @ coupling, xp.tril(spokes @ blocks, -1),
         )  # fmt: skip
 
-    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any) -> Any:
+    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any, weight: Any = None) -> Any:
         if full:
             sums, rows = None, min(self.batch(eps.shape[-2], eps.shape[-1]), eps.shape[-2])
             for start in range(0, eps.shape[-2] - rows + 1, rows):
                 sums = self.gather(sums, eps[..., start : start + rows, :], white[..., start : start + rows, :])
             return self.propose_from(params, sums, length, trust)
-        x, even, odd, usable = mirrored_parts(eps, white)
-        return self._along(
-            params, line_of_diagonals(self.split(x), self.split(even), self.split(odd), usable), length, trust
-        )
+        x, _, even, odd, weight = mirrored_parts(eps, white)
+        fitted = line_of_diagonals(self.split(x), self.split(even), self.split(odd), weight > 0)
+        return self._along(params, fitted, length, trust)
 
     def batch(self, size: Any, dim: Any) -> Any:
         """Give the draws of one batch of a window of a full line: enough for one group, few enough to tell noise."""
@@ -246,8 +245,8 @@ class Arrow(Gaussian):
 
     def gather(self, sums: Any, eps: Any, white: Any) -> Any:
         """Take note of what a batch of mirrored draws says."""
-        x, even, odd, usable = mirrored_parts(eps, white)
-        return added(sums, batch_slopes(self.split(x), self.split(even), self.split(odd), usable))
+        x, _, even, odd, weight = mirrored_parts(eps, white)
+        return added(sums, batch_slopes(self.split(x), self.split(even), self.split(odd), weight > 0))
 
     def propose_from(self, params: Any, sums: Any, length: Any, trust: Any) -> Any:
         """Go where the line through all batches says."""

@@ -85,8 +85,15 @@ class Gaussian(ABC):
         """Take a step, of at most `cap` standard deviations of each mean."""
 
     @abstractmethod
-    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any) -> Proposal:
-        """Fit a line to a window's scores and go where it says; see `windows.score_line`."""
+    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any, weight: Any = None) -> Proposal:
+        """Fit a line to a window's scores and go where it says; see `windows.score_line`.
+
+        `weight` is of rows, where some are another q's: only where there is a `behind`, and `full` is true.
+        """
+
+    def behind(self, params: Any, theta: Any) -> Any:
+        """Give the noise behind draws, (..., n, d); None where that is not settled, or lines are gathered otherwise."""
+        return None
 
     @abstractmethod
     def frame(self, params: Any) -> tuple[np.ndarray, np.ndarray]:

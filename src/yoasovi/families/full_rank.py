@@ -48,9 +48,11 @@ class FullRank(Gaussian):
     def minus_log_q(self, params: Any, eps: Any) -> Any:
         return 0.5 * squares(eps) + (params.log_diagonal + 0.5 * LOG_2PI).sum(-1)[..., None]
 
+    def behind(self, params: Any, theta: Any) -> Any:
+        return turned(solve_lower(self.factor(params), turned(theta - params.mean[..., None, :])))
+
     def log_q(self, params: Any, theta: Any) -> Any:
-        centred = turned(theta - params.mean[..., None, :])
-        return -self.minus_log_q(params, turned(solve_lower(self.factor(params), centred)))
+        return -self.minus_log_q(params, self.behind(params, theta))
 
     def slope(self, params: Any, theta: Any) -> Any:
         factor = self.factor(params)
@@ -72,9 +74,9 @@ class FullRank(Gaussian):
         change = xp.tril(shrink[..., None] * step.lower, -1) + as_diagonal(xp.exp(shrink * step.log_diagonal))
         return self._with_factor(params.mean + self._shift(factor, clip(step.mean, cap)), factor @ change)
 
-    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any) -> Any:
+    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any, weight: Any = None) -> Any:
         xp, factor = space(params.mean), self.factor(params)
-        fitted = line(eps, white) if full else line_of_scales(eps, white)
+        fitted = line(eps, white, weight) if full else line_of_scales(eps, white)
         step = newton(fitted, length, trust)
         if full:
             root = xp.linalg.qr(turned(factor @ (step.axes * xp.exp(step.log_scales)[..., None, :])), mode="r")

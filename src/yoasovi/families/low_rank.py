@@ -102,7 +102,7 @@ class LowRank(Gaussian):
         loading = loading * xp.exp(-log_scales)[:, None]
         return LowRankParams(params.mean + xp.exp(params.log_scale) * shift, params.log_scale + log_scales, loading)
 
-    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any) -> Any:
+    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any, weight: Any = None) -> Any:
         d = params.mean.shape[-1]
         fitted = line_of_scales(eps[..., :d], white)
         step = newton(fitted, length, trust)

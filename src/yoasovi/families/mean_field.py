@@ -37,10 +37,11 @@ class MeanField(Gaussian):
     def minus_log_q(self, params: Any, eps: Any) -> Any:
         return 0.5 * squares(eps) + (params.log_scale + 0.5 * LOG_2PI).sum(-1)[..., None]
 
+    def behind(self, params: Any, theta: Any) -> Any:
+        return (theta - params.mean[..., None, :]) * space(theta).exp(-params.log_scale)[..., None, :]
+
     def log_q(self, params: Any, theta: Any) -> Any:
-        log_scale = params.log_scale[..., None, :]
-        eps = (theta - params.mean[..., None, :]) * space(theta).exp(-log_scale)
-        return -0.5 * eps**2 - log_scale - 0.5 * LOG_2PI
+        return -0.5 * self.behind(params, theta) ** 2 - params.log_scale[..., None, :] - 0.5 * LOG_2PI
 
     def slope(self, params: Any, theta: Any) -> Any:
         return (params.mean[..., None, :] - theta) * space(theta).exp(-2.0 * params.log_scale)[..., None, :]
@@ -57,9 +58,9 @@ class MeanField(Gaussian):
     def _shifted(self, params: Any, shift: Any, log_scales: Any) -> Any:
         return MeanFieldParams(params.mean + space(shift).exp(params.log_scale) * shift, params.log_scale + log_scales)
 
-    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any) -> Any:
+    def propose(self, params: Any, eps: Any, white: Any, full: Any, length: Any, trust: Any, weight: Any = None) -> Any:
         if full:
-            step, signal, noise = newton_of_product(eps, white, length, trust)
+            step, signal, noise = newton_of_product(eps, white, length, trust, weight)
         else:
             fitted = line_of_scales(eps, white)
             step, signal, noise = newton(fitted, length, trust), fitted.signal, fitted.noise
@@ -74,7 +75,7 @@ class MeanField(Gaussian):
     def bend(self, dim: Any) -> Any:
         # Slight bends of many coordinates add up, and a product's steps, noisy where parameters are correlated, follow
         # them no better.
-        return max(1.5, 0.5 * dim)
+        return max(1.5, 1.0 * dim)
 
     def frame(self, params: Any) -> Any:
         return params.mean, np.exp(params.log_scale)

@@ -44,6 +44,8 @@ class Scores(NamedTuple):
 
     ratio: np.ndarray  # log p - log q, (lanes, n)
     white: np.ndarray  # d/dtheta of it in q's own units, (lanes, n, d)
+    theta: np.ndarray  # the draws
+    gradient: np.ndarray  # of log p
 
 
 class Pairs(NamedTuple):
@@ -92,8 +94,9 @@ class PointKernels(ABC):
             start = part.stop
             with np.errstate(all="ignore"):  # what is not finite is told by the answer
                 ratio = value[part].reshape(theta.shape[:-1]) + self.family.minus_log_q(params, noise)
-                white = self.family.white(params, noise, gradient[part].reshape(theta.shape))
-            out.append(Scores(ratio, np.where(np.isfinite(ratio)[..., None], white, np.nan)))
+                steep = gradient[part].reshape(theta.shape)
+                white = self.family.white(params, noise, steep)
+            out.append(Scores(ratio, np.where(np.isfinite(ratio)[..., None], white, np.nan), theta, steep))
         return out
 
     @property

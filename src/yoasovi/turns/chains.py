@@ -49,7 +49,8 @@ class ScoreTurns(WindowTurns):
         nonfinite = link.refused.counts.sum(1) - before
         values, gradients = self.links.parts.costs
         return Journey(
-            link.average, link.params, (link.memory, link.baseline), Forecast(none, none, none), link.refused, nonfinite,
+            link.average, link.params, (link.memory, link.baseline), Forecast(none, none, none, plan.size), link.refused,
+            nonfinite,
             values * plan.size, gradients * plan.size,
         )  # fmt: skip
 

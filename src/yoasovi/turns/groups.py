@@ -50,5 +50,5 @@ class GroupTurns(NaturalTurns):
         with np.errstate(all="ignore"):
             found = self.family.propose_from(state.params, sums, plan.length, plan.trust)
         candidate = pick(nonfinite > plan.size // 2, self.family.widen(state.params, 0.25), found.params)
-        forecast = Forecast(found.expected, found.signal, found.noise)
+        forecast = Forecast(found.expected, found.signal, found.noise, plan.size)
         return Journey(candidate, state.params, state.memory, forecast, refused, nonfinite, 0 * plan.size, plan.size)

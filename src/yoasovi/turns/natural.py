@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -13,6 +15,8 @@ from yoasovi.start import put, take
 from yoasovi.stopping import StopReason
 from yoasovi.turns.state import Journey, RunState, finite_lanes, in_lanes, pick
 from yoasovi.turns.windows import WindowTurns
+from yoasovi.windows import old_scores
+from yoasovi.windows.old_scores import OldScores
 from yoasovi.windows.state import CLIMB, LINE, SCALES, STEPS, Forecast, Plan
 
 _MOST_LOOKS = 250  # of a climb of the ELBO
@@ -35,7 +39,14 @@ class NaturalTurns(WindowTurns):
             control, in_lanes(self.method.stopping.init(), lanes), anchor,
             zero, zero, zero, zero + (anchor is not None), nothing_refused(np.zeros((lanes, dim)), lanes),
             zero + int(StopReason.RUNNING), None if origin is None else (origin.mean, origin.scale),
+            self._room(params, lanes),
         )  # fmt: skip
+
+    def _room(self, params: Any, lanes: int) -> OldScores | None:
+        """Give room for scores that later lines may rest on; None where none do."""
+        if self.setting.batched or self.family.behind(params, params.mean[:, None]) is None:
+            return None
+        return old_scores.empty(lanes, self.rule.capacity(self.setting), self.setting.dim)
 
     def travel(self, state, plan, place):
         lanes, longest = len(plan.size), int(plan.size.max())
@@ -69,15 +80,42 @@ class NaturalTurns(WindowTurns):
 
     def _lined(self, state: RunState, plan: Plan, noise: np.ndarray, seen: Scores) -> Journey:
         """Go where the line through the scores of a q that stands still points."""
-        family, full = self.family, bool(plan.kind[0] == LINE)
+        family, full, kept, draws = self.family, bool(plan.kind[0] == LINE), state.past, 1.0 * plan.size
         with np.errstate(all="ignore"):
-            found = family.propose(state.params, noise, seen.white, full, plan.length, plan.trust)
+            if full and kept is not None:
+                found, draws, kept = self._with_old_scores(kept, state, plan, noise, seen)
+            else:
+                found = family.propose(state.params, noise, seen.white, full, plan.length, plan.trust)
         refused, nonfinite = self._refusals(state, noise, seen)
         # Nothing to fit a line to: the draws fell where log p is not finite, so draw closer to the mean.
         lost = nonfinite > plan.size // 2
         candidate = pick(lost, family.widen(state.params, 0.25), found.params)
-        forecast = Forecast(found.expected, found.signal, found.noise)
-        return Journey(candidate, state.params, state.memory, forecast, refused, nonfinite, 0 * plan.size, plan.size)
+        forecast = Forecast(found.expected, found.signal, found.noise, draws)
+        return Journey(candidate, state.params, state.memory, forecast, refused, nonfinite, 0 * plan.size, plan.size, kept)
+
+    def _with_old_scores(
+        self, past: OldScores, state: RunState, plan: Plan, noise: np.ndarray, seen: Scores
+    ) -> tuple[Any, np.ndarray, OldScores]:
+        """Fit the line also to scores of earlier windows, as far as they are still worth it.
+
+        Also how many draws it rests on, and what is kept of them for the next.
+        """
+        family, q, count = self.family, state.params, int(plan.size[0]) // 2 * 2
+        kept = old_scores.with_draws(past, seen.theta, seen.gradient, -family.minus_log_q(q, noise), state.turn)
+        past = old_scores.filled(past)
+        behind = family.behind(q, past.theta)
+        weight = old_scores.weights(past, -family.minus_log_q(q, behind))
+        old = np.flatnonzero((weight > 0).any(0))
+        if not old.size:
+            found = family.propose(q, noise, seen.white, True, plan.length, plan.trust)
+            return found, 1.0 * plan.size, kept
+        join = lambda a, b: np.concatenate([a[:, old], b[:, :count]], 1)
+        found = family.propose(
+            q, join(behind, noise), join(family.white(q, behind, past.gradient), seen.white), True, plan.length, plan.trust,
+            join(weight, np.ones(noise.shape[:2])),
+        )  # fmt: skip
+        worth = weight.sum(1) ** 2 / np.maximum((weight**2).sum(1), np.finfo(float).tiny)
+        return found, plan.size + worth, kept
 
     def _refusals(self, state: RunState, noise: np.ndarray, seen: Scores) -> tuple[Refused, np.ndarray]:
         """Count the draws of a window that were not finite, and keep the latest of them."""
@@ -114,10 +152,8 @@ class NaturalTurns(WindowTurns):
         counts[:, GRADIENT] += found.refused[1]
         zero = np.zeros_like(plan.size)
         none = 0.0 * plan.length
-        return Journey(
-            candidate, state.params, state.memory, Forecast(none, none, none), state.refused._replace(counts=counts), zero,
-            zero, found.gradients,
-        )  # fmt: skip
+        forecast, refused = Forecast(none, none, none, plan.size), state.refused._replace(counts=counts)
+        return Journey(candidate, state.params, state.memory, forecast, refused, zero, zero, found.gradients, state.past)
 
     def _stepped(self, state: RunState, plan: Plan, noise: np.ndarray, rows: Rows | None) -> Journey:
         zero = np.zeros_like(plan.size)
@@ -127,8 +163,8 @@ class NaturalTurns(WindowTurns):
             self.kernels, self.method.optimizer, trip, Steps(state.step, plan.size, plan.length, plan.cap, most), noise, rows
         )
         none = np.zeros(len(zero))
-        forecast = Forecast(none, none, none)
-        return Journey(end.average, end.params, end.pace, forecast, end.refused, end.nonfinite, zero, plan.size)
+        forecast = Forecast(none, none, none, plan.size)
+        return Journey(end.average, end.params, end.pace, forecast, end.refused, end.nonfinite, zero, plan.size, state.past)
 
     def forgotten(self, memory):
         return memory._replace(velocity=jax.tree.map(np.zeros_like, memory.velocity))

@@ -12,6 +12,7 @@ from yoasovi.kernels.walk import Refused
 from yoasovi.methods import Method
 from yoasovi.model.minibatch import Anchor
 from yoasovi.start import Origin
+from yoasovi.windows.old_scores import OldScores
 from yoasovi.windows.state import Setting
 
 
@@ -36,6 +37,8 @@ class RunState(NamedTuple):
     reason: np.ndarray
     # constant
     origin: Any = None  # means and scales from which an ELBO may be climbed
+    # evolving, where lines are fitted
+    past: OldScores | None = None  # scores that later lines may rest on
 
 
 class TurnRow(NamedTuple):
@@ -65,6 +68,7 @@ class Journey(NamedTuple):
     nonfinite: np.ndarray  # draws of this window that were refused
     values: np.ndarray
     gradients: np.ndarray
+    past: OldScores | None = None
 
 
 class Limits(NamedTuple):

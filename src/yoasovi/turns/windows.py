@@ -77,7 +77,7 @@ class WindowTurns(Turns):
         reason = np.select(conditions, [int(r) for r in reasons], int(StopReason.RUNNING))
         new = RunState(
             params, incumbent, memory, ruling.yardstick, ruling.control, patience, state.anchor, step, state.turn + 1,
-            state.values + journey.values, state.gradients + journey.gradients, refused, reason, state.origin,
+            state.values + journey.values, state.gradients + journey.gradients, refused, reason, state.origin, journey.past,
         )  # fmt: skip
         new = new._replace(params=self.departed(new, reason == StopReason.RUNNING))
         return self._anchored(new)
@@ -89,12 +89,17 @@ class WindowTurns(Turns):
     def _anchored(self, state: RunState) -> RunState:
         return state
 
-    def paired(self, new: Any, old: Any, most: np.ndarray, place: int, which: int, anchor: Anchor | None) -> judge.Gain:
-        """Compare two q on the same fresh noise, a block of pairs at a time, until sure or `most` pairs are spent."""
+    def paired(
+        self, new: Any, old: Any, most: np.ndarray, place: int, which: int, anchor: Anchor | None, flat: Any = 0.0
+    ) -> judge.Gain:
+        """Compare two q on the same fresh noise, a block of pairs at a time, until sure or `most` pairs are spent.
+
+        Sure of the sign, or that the gain is less than `flat`.
+        """
         tally = judge.empty(np.zeros(len(most)))
         rng = stream(self.limits.seed, Purpose.JUDGE, place, which)
         keys = stream(self.limits.seed, Purpose.JUDGE_ROWS, place, which)
-        size = self.family.noise_size(self.kernels.density)
+        size, flat = self.family.noise_size(self.kernels.density), flat + np.zeros(len(most))
         lanes, block = np.flatnonzero(most > 0), judge.BLOCK if self.kernels.cheap else judge.SMALL_BLOCK
         while lanes.size:
             shape = (lanes.size, block, size)
@@ -103,7 +108,8 @@ class WindowTurns(Turns):
             pairs = self.kernels.pairs(take(new, lanes), take(old, lanes), noise, rows)
             with np.errstate(over="ignore", invalid="ignore"):  # a gain whose square overflows is one of undecided size
                 tally = put(tally, lanes, judge.add(take(tally, lanes), *pairs))
-                unsure = ~judge.sure(take(tally, lanes), block=block)
+                some = take(tally, lanes)
+                unsure = ~(judge.sure(some, block=block) | judge.surely_small(some, flat[lanes]))
             lanes = lanes[(tally.drawn[lanes] < most[lanes]) & unsure]
         with np.errstate(over="ignore", invalid="ignore"):
             return judge.gained(tally)
@@ -118,7 +124,8 @@ class WindowTurns(Turns):
         Also how many values that took, and how many of them were not finite.
         """
         asked = [np.where(sound, most, 0) for most in self.rule.most_pairs(state.control)]
-        gain = self.paired(journey.candidate, state.incumbent, asked[0], place, 0, state.anchor)
+        flat = self.rule.close_enough(self.setting, state.control)
+        gain = self.paired(journey.candidate, state.incumbent, asked[0], place, 0, state.anchor, flat)
         noise = self.paired(journey.candidate, journey.end, asked[1], place, 1, state.anchor)
         luck = open_uniform(stream(self.limits.seed, Purpose.LUCK, place), sound.shape)
         with np.errstate(invalid="ignore"):

@@ -8,6 +8,7 @@ from yoasovi.arrays import space
 
 BLOCK, SMALL_BLOCK = 32, 8  # pairs at a time, where looks are cheap and where they are not
 SURELY, SURELY_OF_FEW = 4.0, 6.0  # standard errors beyond which no more pairs are drawn, and with few pairs
+SURELY_SMALL = 3.0
 
 
 class Tally(NamedTuple):
@@ -77,6 +78,12 @@ def sure(tally: Tally, surely: float = SURELY, block: int = BLOCK) -> Any:
     few = tally.count < BLOCK // 2
     needed = space(se).where(few, max(surely, SURELY_OF_FEW), surely)
     return (abs(mean) > needed * se) & (tally.count > block // 2)
+
+
+def surely_small(tally: Tally, flat: Any) -> Any:
+    """Say whether the gain is beyond doubt between `flat` nats less and more."""
+    mean, se = moments(tally)
+    return (abs(mean) + SURELY_SMALL * se < flat) & (tally.count >= 2 * BLOCK)
 
 
 def gained(tally: Tally) -> Gain:

@@ -164,11 +164,19 @@ class Window:
         most = xp.maximum(control.size, self.pairs)
         return most, xp.where(control.kind == STEPS, most // 2, 0)
 
+    def close_enough(self, setting: Setting, control: WindowControl) -> Any:
+        """Give the nats within which a gain is small: a line says itself what is left, so that it need not be told."""
+        lined = (control.kind == SCALES) | (control.kind == LINE)
+        return space(control.size).where(lined & (not setting.batched), self._flat(setting), 0.0)
+
+    def _flat(self, setting: Setting) -> float:
+        return max(self.flat, setting.dim / 3000)
+
     def rule(self, setting, control, gain: Gain, noise: Gain, forecast: Forecast, sound, yardstick, luck, t) -> Ruling:
         """Rule on a turn: `gain` over the incumbent, `noise` the gain of the average over the window's end."""
         xp, stepping, climbing = space(gain.mean), control.kind == STEPS, control.kind == CLIMB
         gain = gain._replace(mean=xp.where(sound, gain.mean, -xp.inf), se=xp.where(sound, gain.se, 0.0))
-        flat = max(self.flat, setting.dim / 3000)
+        flat = self._flat(setting)
         strictness = xp.zeros_like(gain.mean) + self.tempering.strictness(self.tempering.init(), t)
         found = decide(gain, self.sure, flat, strictness, luck)
         # A short window of short steps is flat because it went nowhere.
@@ -221,7 +229,7 @@ class Window:
 
     def _after_line(self, control: WindowControl, setting: Setting, forecast: Forecast, seen: Outcome):
         """Adapt length and trust by what the line promised, and move on to the next kind when it stops paying."""
-        xp, (expected, signal, noise) = space(seen.gain), forecast
+        xp, (expected, signal, noise, draws) = space(seen.gain), forecast
         # Looks at minibatches cost little: sds that are wrong by a tenth are worth more of them.
         tolerance = 0.4 * self.tolerance if setting.batched else self.tolerance
         dim, full_size = setting.dim, setting.family.line_size(setting.dim)
@@ -236,10 +244,10 @@ class Window:
         trust = xp.where(kept, xp.minimum(2.0 * trust, 1e4), trust)
         # A posterior that bends (much noise about the line) may have plateaus on which no line promises anything.
         # Under minibatches the noise is mostly theirs, so it says little of that, and a longer window takes it off.
-        straight = setting.batched | (noise * control.size < setting.family.bend(dim))
+        straight = setting.batched | (noise * draws < setting.family.bend(dim))
         growth = xp.clip(noise / tolerance, 1.5, 4.0 if setting.batched else 2.0)
         # What a line of many draws promised is had once its step is taken: its noise is left.
-        many = control.size >= 16 * self.first
+        many = draws >= 16 * self.first
         little_left = many & (noise < tolerance) & (signal < 4.0 * tolerance)
         little_left = little_left | (signal + noise < 2.0 * tolerance)
         settled = seen.small & straight & little_left & (full if full_size else True)
@@ -251,7 +259,10 @@ class Window:
         failures = xp.where(paying, 0, control.failures + (~blurred | (~full & seen.worse) | idle))
         undecided = ~seen.better & ~seen.worse
         grow = xp.where(full, blurred, undecided)
-        size = xp.where(grow, even(growth * control.size), control.size)
+        # Where earlier draws still count, it takes fewer for the line to rest on so many more.
+        longer = xp.maximum(control.size, even((growth - 1.0) * draws))
+        longer = xp.where(draws < 1.5 * control.size, even(growth * control.size), longer)
+        size = xp.where(grow, longer, control.size)
         capacity = self.capacity(setting)
         windows = control.windows + 1
         near = (full_size <= 2 * control.size + 32) & (signal < 1.0 + 0.25 * dim)
@@ -264,7 +275,7 @@ class Window:
         # At its largest a window goes on while its line is nearly there.
         nearly = straight & (noise < 2.0 * tolerance) & (signal < 4.0 * tolerance)
         # Many draws and still far from straight: steps follow a bend, lines creep along it.
-        creeping = many & (noise * control.size > 10.0 + 2.0 * dim) & (not setting.batched)
+        creeping = (control.size >= 16 * self.first) & (noise * draws > 10.0 + 2.0 * dim) & (not setting.batched)
         astray = (control.climbs > 0) & ~(straight & (signal + noise < 10.0 * tolerance))
         lost = astray & seen.worse & (full_size > 4 * self.first)  # a climb costs no more than a few such lines
         line_done = (failures >= 2) | ((size > capacity) & ~nearly) | creeping | lost

@@ -9,7 +9,8 @@ and a = 0, B = 0 are exactly the conditions for the best Gaussian under the ELBO
 I - B, its mean (I - B)^-1 a: for a Gaussian posterior the line is exact, whatever q, after d + 1 pairs. For others a and
 diag B are shrunk by the positive-part James-Stein factor of their own sampling noise, and the rest of B entry by entry (see
 `sparse`), so that a window which learned nothing proposes nothing. Arrays are (..., n, d); rows that are not finite are left
-out, and so is a last one whose mirror image was cut off.
+out, and so is a last one whose mirror image was cut off. Pairs of another q may be among them, with weights (see
+`old_scores`): their middle is not zero any more, and what the line has there is taken off before the intercept is fitted.
 """
 
 from __future__ import annotations
@@ -39,27 +40,44 @@ def shrinkage(squared_norm: Any, noise: Any) -> Any:
     return xp.maximum(0.0, 1.0 - noise / xp.maximum(squared_norm, xp.finfo(squared_norm.dtype).tiny))
 
 
-def mirrored_parts(eps: Any, white: Any) -> tuple[Any, Any, Any, Any]:
-    """Even and odd parts of w over mirrored pairs (rows 2k and 2k + 1), and which pairs may be used."""
+class MirroredParts(NamedTuple):
+    """Mirrored pairs (rows 2k and 2k + 1) of a window; zero where a pair may not be used."""
+
+    x: Any  # half their distance, (..., n / 2, d)
+    middle: Any  # zero but for pairs of another q; None where there are none
+    even: Any  # part of w
+    odd: Any
+    weight: Any  # (..., n / 2)
+
+
+def mirrored_parts(eps: Any, white: Any, weight: Any = None) -> MirroredParts:
+    """Take pairs apart; the weights of rows (..., n) are all one if None."""
     xp, whole = space(white), white.shape[-2] // 2 * 2
     eps, white = eps[..., :whole, :], white[..., :whole, :]
     first, second = white[..., 0::2, :], white[..., 1::2, :]
     usable = xp.isfinite(first).all(-1) & xp.isfinite(second).all(-1)
     clean = lambda x: xp.where(usable[..., None], x, 0.0)
-    return clean(eps[..., 0::2, :]), 0.5 * (clean(first) + clean(second)), 0.5 * (clean(first) - clean(second)), usable
+    even, odd = 0.5 * (clean(first) + clean(second)), 0.5 * (clean(first) - clean(second))
+    if weight is None:
+        return MirroredParts(clean(eps[..., 0::2, :]), None, even, odd, 1.0 * usable)
+    here, there = clean(eps[..., 0::2, :]), clean(eps[..., 1::2, :])
+    weight = usable * 0.5 * (weight[..., 0:whole:2] + weight[..., 1:whole:2])
+    return MirroredParts(0.5 * (here - there), 0.5 * (here + there), even, odd, weight)
 
 
-def _intercept(even, usable):
+def _intercept(even, weight):
     xp = space(even)
-    n = xp.maximum(usable.sum(-1), 2)
-    mean = even.sum(-2) / n[..., None]
-    spread = xp.where(usable[..., None], even - mean[..., None, :], 0.0)
-    return mean, (spread**2).sum((-1, -2)) / (n - 1) / n
+    total, squares = weight.sum(-1), (weight**2).sum(-1)
+    total = xp.maximum(total, 2.0)
+    share = xp.minimum(squares / total**2, 0.5)  # one over the number of pairs that the weights are worth
+    mean = (weight[..., None] * even).sum(-2) / total[..., None]
+    spread = weight[..., None] * (even - mean[..., None, :])
+    return mean, (spread**2).sum((-1, -2)) / total**2 / (1.0 - share)
 
 
 def line_of_scales(eps: Any, white: Any) -> ScoreLine:
     """Fit a and the diagonal of B, coordinate by coordinate; O(d) per draw."""
-    x, even, odd, usable = mirrored_parts(eps, white)
+    x, _, even, odd, usable = mirrored_parts(eps, white)
     xp = space(x)
     a, noise_a = _intercept(even, usable)
     weight = xp.maximum((x**2).sum(-2), 1e-12)
@@ -72,9 +90,12 @@ def line_of_scales(eps: Any, white: Any) -> ScoreLine:
     return ScoreLine(keep_a[..., None] * a, keep_b[..., None] * b, signal, 0.5 * noise_a + 0.25 * noise_b)
 
 
-def _whole_slope(x: Any, odd: Any) -> tuple[Any, Any, Any]:
+def _whole_slope(pairs: MirroredParts) -> tuple[Any, Any, Any]:
     """Fit all of B; give its shrunk form, and the signal and the noise of (diagonal, rest)."""
-    xp = space(x)
+    xp, x, odd = space(pairs.x), pairs.x, pairs.odd
+    if pairs.middle is not None:
+        root = xp.sqrt(pairs.weight)[..., None]
+        x, odd = root * x, root * odd
     eye, turned = xp.eye(x.shape[-1], dtype=x.dtype), lambda m: xp.swapaxes(m, -1, -2)
     gram = xp.linalg.inv(turned(x) @ x + 1e-9 * eye)
     reach = x @ gram
@@ -96,11 +117,18 @@ def _whole_slope(x: Any, odd: Any) -> tuple[Any, Any, Any]:
     return keep_on[..., None, None] * on + off, (keep_on * squares(on), squares(off)), (noise_on, 2.0 * noise_below)
 
 
-def line(eps: Any, white: Any) -> ScoreLine:
+def _about_zero(pairs: MirroredParts, slope: Any) -> Any:
+    """Give the even parts as they would be if the pairs' middle were zero."""
+    if pairs.middle is None:
+        return pairs.even
+    return pairs.even - pairs.middle @ space(slope).swapaxes(slope, -1, -2)
+
+
+def line(eps: Any, white: Any, weight: Any = None) -> ScoreLine:
     """Fit a and all of B; needs more than d pairs; O(d^2) per draw and O(d^3) once."""
-    x, even, odd, usable = mirrored_parts(eps, white)
-    a, noise_a = _intercept(even, usable)
-    slope, signals, noises = _whole_slope(x, odd)
+    pairs = mirrored_parts(eps, white, weight)
+    slope, signals, noises = _whole_slope(pairs)
+    a, noise_a = _intercept(_about_zero(pairs, slope), pairs.weight)
     keep_a = shrinkage((a**2).sum(-1), noise_a)
     signal = 0.5 * keep_a * (a**2).sum(-1) + 0.25 * sum(signals)
     return ScoreLine(keep_a[..., None] * a, slope, signal, 0.5 * noise_a + 0.25 * sum(noises))
@@ -160,24 +188,24 @@ def newton(fitted: ScoreLine, length: Any, trust: Any) -> Newton:
     return Newton(shift if axes is None else (axes @ shift[..., None])[..., 0], -0.5 * xp.log(damped), axes, expected)
 
 
-def newton_of_product(eps: Any, white: Any, length: Any, trust: Any) -> tuple[Newton, Any, Any]:
+def newton_of_product(eps: Any, white: Any, length: Any, trust: Any, weight: Any = None) -> tuple[Newton, Any, Any]:
     """Fit a whole line and step to the best product of Gaussians under it; also its signal and its noise.
 
     The means of a product hang together by the whole precision, which a line of scales does not see and can only crawl
     along; each scale is the inverse root of its own entry on the precision's diagonal. What is off the diagonal is noise
     to a line of scales, and explained by a whole one.
     """
-    x, even, odd, usable = mirrored_parts(eps, white)
-    xp, length, trust = space(x), length[..., None], trust[..., None]
-    slope, signals, noises = _whole_slope(x, odd)
+    pairs = mirrored_parts(eps, white, weight)
+    xp, dim, length, trust = space(pairs.x), pairs.x.shape[-1], length[..., None], trust[..., None]
+    slope, signals, noises = _whole_slope(pairs)
     slope = xp.where(xp.isfinite(slope), slope, 0.0)
-    precision, axes = xp.linalg.eigh(xp.eye(x.shape[-1], dtype=x.dtype) - slope)
+    precision, axes = xp.linalg.eigh(xp.eye(dim, dtype=slope.dtype) - slope)
     # A direction that looks flatter than the noise of the fit allows to tell is taken to be no flatter than that.
-    blur = 2.0 * xp.sqrt(sum(noises) / x.shape[-1])[..., None]
+    blur = 2.0 * xp.sqrt(sum(noises) / dim)[..., None]
     precision = xp.maximum(precision, 1.0 / trust)
     root = xp.sqrt(precision + blur)
     # In these units a nat is a nat in every direction.
-    a, noise_a = _intercept(even @ (axes / root[..., None, :]), usable)
+    a, noise_a = _intercept(_about_zero(pairs, slope) @ (axes / root[..., None, :]), pairs.weight)
     square = (a**2).sum(-1)
     keep_a = shrinkage(square, noise_a)
     a = keep_a[..., None] * a

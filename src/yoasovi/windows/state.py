@@ -40,6 +40,7 @@ class Forecast(NamedTuple):
     expected: Any
     signal: Any
     noise: Any
+    draws: Any  # that the line rests on
 
 
 class Ruling(NamedTuple):
@@ -81,6 +82,10 @@ class WindowRule(Protocol):
 
     def most_pairs(self, control: Any) -> tuple[Any, Any]:
         """Give the common draws for two questions: is the candidate better than the incumbent, and than the window's end."""
+        ...
+
+    def close_enough(self, setting: Setting, control: Any) -> Any:
+        """Give the nats within which the size of a gain need not be known better; 0 where it must be."""
         ...
 
     def rule(self, setting: Setting, control, gain, noise, forecast: Forecast, sound, yardstick, luck, t) -> Ruling:
