@@ -18,15 +18,23 @@ from yoasovi.model import Model
 from yoasovi.randomness import Purpose, stream
 from yoasovi.start import places
 
-_FEWEST = 10  # groups
 _MOST_UNKNOWNS = 100  # globals and locals of one group: a line takes a few times as many draws
-_SHARE = 3  # times fewer than all parameters
 _GUESSES = 8  # that are tried
 _MOVES = 5  # random halves of the groups; a single pair that hangs together escapes all of them once in thirty
 _PROBES = 6  # numbers of a vector that are moved before all of them are
 _MOST_PROBED = 2000  # numbers of such a vector
 _FAR = 0.3  # how far locals are moved
 _SAME = {"d": 1e-6, "f": 1e-3}  # relative change of a gradient that is rounding
+
+
+class Least(NamedTuple):
+    """What groups must be for their own sake: so many, and globals and locals of one so many times fewer than parameters."""
+
+    groups: int = 10
+    share: int = 3
+
+
+_USUAL = Least()
 
 
 class FoundGroups(NamedTuple):
@@ -36,18 +44,18 @@ class FoundGroups(NamedTuple):
     gradients: int
 
 
-def find_groups(model: Model, kernels: Any, seed: int = 0) -> FoundGroups:
+def find_groups(model: Model, kernels: Any, seed: int = 0, least: Least = _USUAL) -> FoundGroups:
     """Look for groups that are independent given all other sites; those that leave fewest globals are taken."""
     at, scale = (x[0] for x in places(model, seed, 1))
     rng, spent = stream(seed, Purpose.GROUPS), 0
-    for family in _guesses(model)[:_GUESSES]:
+    for family in _guesses(model, least)[:_GUESSES]:
         spent += 1 + _MOVES
         if _apart(family, kernels, at, scale, rng):
             return FoundGroups(dict(family.local), spent)
     (site, *others) = model.density.sites
-    if others or len(site.free_shape) != 1 or at.size > _MOST_PROBED:
+    if others or len(site.free_shape) != 1 or not least.groups < at.size <= _MOST_PROBED:
         return FoundGroups({}, spent)
-    pieces, probed = _pieces(kernels, at, scale, rng)
+    pieces, probed = _pieces(kernels, at, scale, rng, least)
     if pieces:
         family = Arrow({site.name: pieces}).complete(model.density)
         probed += 1 + _MOVES
@@ -69,7 +77,9 @@ def _same(new: np.ndarray, old: np.ndarray) -> np.ndarray:
     return np.abs(new - old) <= _rounding() * (1.0 + np.abs(old))
 
 
-def _pieces(kernels: Any, at: np.ndarray, scale: np.ndarray, rng: np.random.Generator) -> tuple[tuple[Piece, ...], int]:
+def _pieces(
+    kernels: Any, at: np.ndarray, scale: np.ndarray, rng: np.random.Generator, least: Least
+) -> tuple[tuple[Piece, ...], int]:
     """Find globals and locals in one vector, by moving its numbers one at a time; also how many gradients that took."""
     dim = at.size
     at = at + _FAR * scale * rng.standard_normal(dim)  # anywhere but at zero, where products hide what depends on what
@@ -80,35 +90,35 @@ def _pieces(kernels: Any, at: np.ndarray, scale: np.ndarray, rng: np.random.Gene
         return ~_same(kernels.point(at + moved[some])[1], start)
 
     first = touched(order[:_PROBES])
-    few = first[first.sum(1) <= dim // _SHARE]
+    few = first[first.sum(1) <= dim // least.share]
     # Locals of different groups touch the same few others; where none do, the rest need not be tried.
     if not (few.sum(0) > 1).any() or not np.isfinite(start).all():
         return (), 1 + _PROBES
     links = np.zeros((dim, dim), bool)
     links[order] = np.concatenate([first, touched(order[_PROBES:])])
-    return _cut(links | links.T), 1 + dim
+    return _cut(links | links.T, least), 1 + dim
 
 
-def _cut(links: np.ndarray) -> tuple[Piece, ...]:
+def _cut(links: np.ndarray, least: Least) -> tuple[Piece, ...]:
     """Take out the numbers with most links until the others fall into groups that are alike; () if they never do."""
     dim, degree = len(links), links.sum(1)
     for most in np.unique(degree)[::-1][1:]:
-        rest = _in_long_runs(degree <= most)
-        if rest.size < _FEWEST:
+        rest = _in_long_runs(degree <= most, least.groups)
+        if rest.size < least.groups:
             continue
         count, label = connected_components(links[np.ix_(rest, rest)])
         own = len(rest) // count
-        if count >= _FEWEST and own * count == len(rest) and _SHARE * (dim - len(rest) + own) <= dim:
+        if count >= least.groups and own * count == len(rest) and least.share * (dim - len(rest) + own) <= dim:
             group = np.full(dim, -1)
             group[rest] = np.unique(label, return_inverse=True)[1]
             return _runs(group, count)
     return ()
 
 
-def _in_long_runs(local: np.ndarray) -> np.ndarray:
+def _in_long_runs(local: np.ndarray, fewest: int) -> np.ndarray:
     """Give the places in runs of at least as many as there are groups: what lies alone is global."""
     run = np.cumsum(np.diff(local, prepend=False))
-    return np.flatnonzero(local & (np.bincount(run)[run] >= _FEWEST))
+    return np.flatnonzero(local & (np.bincount(run)[run] >= fewest))
 
 
 def _runs(group: np.ndarray, count: int) -> tuple[Piece, ...]:
@@ -132,7 +142,7 @@ def _rounding() -> float:
         return _SAME[as_arrays(0.0).dtype.char]
 
 
-def _guesses(model: Model) -> list[Arrow]:
+def _guesses(model: Model, least: Least) -> list[Arrow]:
     """Give the families that an axis of sites suggests, those first that leave fewest globals."""
     shapes = {s.name: s.free_shape for s in model.density.sites if not s.discrete}
     dims = {} if model.labels is None else {k: v for k, v in model.labels.dims.items() if k in shapes}
@@ -144,9 +154,9 @@ def _guesses(model: Model) -> list[Arrow]:
     found = []
     for local in tried:
         sizes = {shapes[k][axis] for k, axis in local.items()}
-        if len(sizes) == 1 and sizes.pop() >= _FEWEST and set(shapes) - set(local):
+        if len(sizes) == 1 and sizes.pop() >= least.groups and set(shapes) - set(local):
             family = Arrow(local).complete(model.density)
             unknowns = family.num_globals + family.num_locals
-            if unknowns <= _MOST_UNKNOWNS and _SHARE * unknowns <= model.density.dim and family not in found:
+            if unknowns <= _MOST_UNKNOWNS and least.share * unknowns <= model.density.dim and family not in found:
                 found.append(family)
     return sorted(found, key=lambda x: x.num_globals)

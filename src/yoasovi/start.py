@@ -193,8 +193,8 @@ def _anywhere(kernels: Any, seed: int, shape: tuple[int, int]) -> np.ndarray:
 
 
 def take(tree: Any, lanes: Any) -> Any:
-    """Give some lanes of stacked arrays."""
-    return jax.tree.map(lambda x: x[lanes], tree)
+    """Give some lanes of stacked arrays; `lanes` is one, or increasing."""
+    return tree if _are_all(lanes, tree) else jax.tree.map(lambda x: x[lanes], tree)
 
 
 def put(tree: Any, lanes: Any, part: Any) -> Any:
@@ -205,7 +205,15 @@ def put(tree: Any, lanes: Any, part: Any) -> Any:
         whole[lanes] = new
         return whole
 
-    return jax.tree.map(one, tree, part)
+    return part if _are_all(lanes, tree) else jax.tree.map(one, tree, part)
+
+
+def _are_all(lanes: Any, tree: Any) -> bool:
+    """Say whether no lane is left out, as with a single fit: then nothing has to be picked or copied."""
+    if not isinstance(lanes, np.ndarray) or lanes.dtype.kind != "i":
+        return False
+    leaves = jax.tree.leaves(tree)
+    return not leaves or len(lanes) == len(leaves[0])
 
 
 # ---- the middle of a prior, on the unconstrained scale -----------------------------------------------------

@@ -42,7 +42,7 @@ def test_where_groups_are_gaussian_given_the_globals_their_integral_has_no_noise
     rng = stream(0, Purpose.CORRECTION)
     hub = rng.normal(size=(30, 2)) * 2.0
     before = fit.num_gradients, fit.num_values
-    ratio, own = conditional._drawn(fit, hub, rng)
+    ratio, own = conditional._drawn(conditional.in_groups(fit), hub, rng)
     assert (fit.num_gradients - before[0], fit.num_values - before[1]) == (30 * 3, 30 * 2)
     assert own.shape == (30, 1, GROUPS)
     theta = fit.family.place(fit.lane, fit.family.join(hub, 0.0 * own)[None])[0]
@@ -57,7 +57,7 @@ def test_globals_and_groups_are_those_of_the_posterior(fit):
     heights = log_marginal(mu, log_tau)
     weights = np.exp(heights - logsumexp(heights))
     mean = lambda x: float((weights * x).sum())
-    found = conditional.conditional_pool(fit, 2000, stream(1, Purpose.CORRECTION))
+    found = conditional.conditional_pool(conditional.in_groups(fit), 2000, stream(1, Purpose.CORRECTION))
     assert found.effective_size > 1500 and found.weights.sum() == pytest.approx(1.0)
     draws = fit.kernels.constrain(fit.family.place(fit.lane, found.resample(20_000, np.random.default_rng(0))[None])[0])
     for name, right in (("mu", mu), ("tau", np.exp(log_tau))):
@@ -71,8 +71,9 @@ def test_globals_and_groups_are_those_of_the_posterior(fit):
 def test_it_is_taken_where_weights_of_q_are_not_even_and_only_for_groups(fit, monkeypatch):
     from yoasovi.answer import pools
 
-    assert conditional.suits(fit)
-    assert not conditional.suits(yo.fit(yo.from_numpyro(intercepts, Y), family="mean_field", max_steps=20, mend=False))
+    assert conditional.in_groups(fit).family is fit.family
+    product = yo.fit(yo.from_numpyro(intercepts, Y), family="mean_field", max_steps=20, mend=False)
+    assert conditional.in_groups(product) is None  # too many parameters to look for groups behind its back
     for even, gradients in ((0.0, False), (1.1, True)):  # q's draws are even enough, or not
         monkeypatch.setattr(pools, "_EVEN", even)
         fit._pools.clear()
@@ -90,5 +91,73 @@ def test_locals_that_are_not_finite_do_no_harm():
             numpyro.sample("y", dist.Normal(mu + z, 1.0), obs=y)
 
     one = yo.fit(yo.from_numpyro(edge, np.zeros(30)), family=yo.Arrow({"z": 0}), seed=0, mend=False, progress=False)
-    found = conditional.conditional_pool(one, 500, stream(0, Purpose.CORRECTION))
+    found = conditional.conditional_pool(conditional.in_groups(one), 500, stream(0, Purpose.CORRECTION))
     assert np.isfinite(found.weights).all() and found.effective_size > 100
+
+
+EFFECTS, ERRORS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+
+def schools(mu, log_tau, theta):
+    """Eight schools, centred: log p of one point."""
+    tau = jnp.exp(log_tau)
+    prior = dist.Normal(0.0, 5.0).log_prob(mu) + dist.HalfCauchy(5.0).log_prob(tau) + log_tau
+    return prior + dist.Normal(mu, tau).log_prob(theta).sum() + dist.Normal(theta, ERRORS).log_prob(EFFECTS).sum()
+
+
+REAL = dist.constraints.real
+SITES = {"mu": REAL, "log_tau": REAL, "theta": REAL}
+PLAIN = [
+    yo.Model.from_log_density(lambda p: schools(p["mu"], p["log_tau"], p["theta"]), SITES, {"theta": (8,)}, name="by site"),
+    yo.Model.from_log_density(
+        lambda p: schools(p["z"][0], p["z"][1], p["z"][2:]), {"z": REAL}, {"z": (10,)}, name="a vector"
+    ),
+]
+
+
+@pytest.mark.parametrize("model", PLAIN, ids=lambda m: m.name)
+def test_a_small_centred_hierarchy_is_corrected_by_groups_that_log_p_shows(model):
+    """A plain density cannot be non-centred by itself, and its funnel bends; its groups are Gaussian."""
+    fit = yo.fit(model, seed=0, progress=False)
+    draws = fit.sample(4000)
+    mu, log_tau, first = (draws[k] for k in SITES) if "mu" in draws else draws["z"].T[:3]
+    first = first[:, 0] if first.ndim == 2 else first
+    a, b = np.meshgrid(np.linspace(-15.0, 25.0, 400), np.linspace(-9.0, 5.0, 600), indexing="ij")
+    tau = np.exp(b)[..., None]
+    both = tau**2 + ERRORS**2
+    heights = -0.5 * ((EFFECTS - a[..., None]) ** 2 / both + np.log(both)).sum(-1) - 0.5 * (a / 5.0) ** 2
+    heights += b - np.log1p((np.exp(b) / 5.0) ** 2)
+    weights = np.exp(heights - logsumexp(heights))
+    shrunk, left = tau**2 / both, tau**2 * ERRORS**2 / both  # of effects: how far towards the data, and variances
+    school = shrunk[..., 0] * EFFECTS[0] + (1.0 - shrunk[..., 0]) * a
+    truth = {"mu": (mu, a, 0.0), "log_tau": (log_tau, b, 0.0), "theta[0]": (first, school, left[..., 0])}
+    for name, (drawn, centre, inside) in truth.items():
+        mean = (weights * centre).sum()
+        sd = np.sqrt((weights * ((centre - mean) ** 2 + inside)).sum())
+        assert abs(drawn.mean() - mean) < 0.1 * sd and 0.9 < drawn.std() / sd < 1.1, name
+    assert fit.diagnose().grade in ("good", "usable")
+
+
+def test_the_tails_of_a_funnel_are_reached_on_both_sides():
+    law = lambda p: dist.Normal(0.0, 3.0).log_prob(p["v"]) + dist.Normal(0.0, jnp.exp(p["v"] / 2)).log_prob(p["x"]).sum()
+    model = yo.Model.from_log_density(law, {"v": REAL, "x": REAL}, {"x": (9,)}, name="funnel")
+    for seed in range(2):
+        v = yo.fit(model, seed=seed, progress=False).sample(4000)["v"]
+        assert abs(v.mean()) < 0.3 and 0.9 < v.std() / 3.0 < 1.1, (v.mean(), v.std())
+
+
+def test_groups_are_looked_for_where_weights_are_uneven_and_only_there():
+    rng = np.random.default_rng(0)
+    even = yo.Model.from_log_density(lambda p: -0.5 * jnp.sum(p["z"] ** 2), {"z": REAL}, {"z": (10,)}, name="Gaussian")
+    fit = yo.fit(even, seed=0, progress=False)
+    before = fit.num_gradients
+    fit.sample(100)
+    assert fit.num_gradients == before
+    mixed = rng.normal(size=(10, 10)) / 4  # every number with every other
+    bent = yo.Model.from_log_density(
+        lambda p: -0.5 * jnp.sum(p["z"] ** 2) - jnp.sum(jnp.cosh(p["z"] @ mixed)),
+        {"z": REAL},
+        {"z": (10,)},
+        name="no groups",
+    )
+    assert conditional.in_groups(yo.fit(bent, seed=0, mend=False, progress=False)) is None

@@ -61,26 +61,37 @@ def pool(
     """
     each = min(max(int(_EACH * size), 2000), max(_NUMBERS // dim, size))
     shapes = dim <= _SHAPE_UP_TO
-    eps, ratios = np.empty((0, dim)), np.empty(0)
-    laws: list[Law] = []
-    sizes: list[int] = []
-    densities: list[np.ndarray] = []  # of every law so far, at every draw so far
-    gathered, easy = Pool(eps, ratios), False
-    for _ in range(_ROUNDS):
-        n = each if not laws or easy else growth * each
-        law, more = learned(gathered, n, rng, axes) if laws and shapes else _around_q(dim, n, rng)
-        densities = [np.concatenate([old, past(more)]) for old, past in zip(densities, laws, strict=True)]
-        eps, ratios = np.concatenate([eps, more]), np.concatenate([ratios, log_ratio(more)])
-        laws.append(law)
-        sizes.append(n)
-        densities.append(law(eps))
-        drawn = logsumexp(np.stack(densities) + np.log(sizes)[:, None], axis=0)  # the mixture of all that was drawn
-        gathered = Pool(eps, importance_weights(ratios - drawn))
-        if len(laws) == 1:
-            easy = gathered.effective_size > _EASY * each
-        if gathered.effective_size >= size and (easy or not shapes or len(laws) >= _LEAST):
+    gathering, easy = Gathering(dim), False
+    for done in range(_ROUNDS):
+        n = each if not done or easy else growth * each
+        law, eps = learned(gathering.pool, n, rng, axes) if done and shapes else _around_q(dim, n, rng)
+        worth = gathering.add(law, eps, log_ratio(eps)).effective_size
+        easy = worth > _EASY * each if not done else easy
+        if worth >= size and (easy or not shapes or done + 1 >= _LEAST):
             break
-    return gathered
+    return gathering.pool
+
+
+class Gathering:
+    """Draws of several laws, round by round, each weighted by the mixture of everything drawn so far."""
+
+    def __init__(self, dim: int):
+        self.pool = Pool(np.empty((0, dim)), np.empty(0))
+        self._ratios = np.empty(0)
+        self._laws: list[Law] = []
+        self._sizes: list[int] = []
+        self._densities: list[np.ndarray] = []  # of every law so far, at every draw so far
+
+    def add(self, law: Law, eps: np.ndarray, log_ratio: np.ndarray) -> Pool:
+        """Add a round's draws, with their log p - log q, and weigh all anew."""
+        self._densities = [np.concatenate([old, past(eps)]) for old, past in zip(self._densities, self._laws, strict=True)]
+        everything, self._ratios = np.concatenate([self.pool.eps, eps]), np.concatenate([self._ratios, log_ratio])
+        self._laws.append(law)
+        self._sizes.append(len(eps))
+        self._densities.append(law(everything))
+        drawn = logsumexp(np.stack(self._densities) + np.log(self._sizes)[:, None], axis=0)
+        self.pool = Pool(everything, importance_weights(self._ratios - drawn))
+        return self.pool
 
 
 def learned(so_far: Pool, n: int, rng: np.random.Generator, axes: np.ndarray | None) -> tuple[Law, np.ndarray]:

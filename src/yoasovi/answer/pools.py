@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from yoasovi.answer.conditional import conditional_pool, suits
+from yoasovi.answer.conditional import conditional_pool, in_groups
 from yoasovi.answer.correction import KERNELS_UP_TO, WARPED_UP_TO, Pool, pool
 from yoasovi.answer.long_pool import LONG, LongPool, long_pool
 from yoasovi.families import Arrow, Gaussian
@@ -36,7 +36,7 @@ def carry(fit: Any) -> bool:
         return True
     if fit.kept is not None or not fit.kernels.cheap:
         return False
-    if not suits(fit) and (share < _TRY or _axes(fit) is None):
+    if in_groups(fit) is None and (share < _TRY or _axes(fit) is None):
         return False
     tried = gathered(fit, 1)
     return tried.effective_size > max(_LEAST, _TRY * len(tried.weights))
@@ -48,9 +48,8 @@ def gathered(fit: Any, n: int) -> Pool | LongPool:
     size = _WORTH_LONG if noise_size > LONG else max(_WORTH if fit.kernels.cheap else _WORTH_LITTLE, n // 2)
     known = fit._pools
     if size not in known:
-        first = None
-        if noise_size <= LONG and suits(fit) and _share(fit) < _EVEN:
-            first = conditional_pool(fit, size, stream(fit.seed, Purpose.CORRECTION, 0, 1))
+        groups = in_groups(fit) if noise_size <= LONG and _share(fit) < _EVEN else None
+        first = None if groups is None else conditional_pool(groups, size, stream(fit.seed, Purpose.CORRECTION, 0, 1))
         if first is not None and first.effective_size > _HOPE * len(first.weights):
             known[size] = first
         else:

@@ -148,6 +148,18 @@ class Arrow(Gaussian):
             mean, xp.log(scale), none(wide, wide), none(self.groups, own, wide), none(self.groups, own, own)
         )  # fmt: skip
 
+    def nearest(self, mean: np.ndarray, covariance: np.ndarray) -> ArrowParams:
+        """Give the Gaussian of this form with such a mean and covariance, but for what groups share given the globals."""
+        hub, own = self.split(np.arange(mean.shape[-1]))
+        own, shared = own.T, np.broadcast_to(hub, (self.groups, len(hub)))
+        block = lambda rows, columns: covariance[..., rows[..., :, None], columns[..., None, :]]
+        corner = np.linalg.cholesky(block(hub, hub))
+        coupling = turned(solve_lower(corner[..., None, :, :], turned(block(own, shared))))
+        blocks = np.linalg.cholesky(block(own, own) - coupling @ turned(coupling))
+        log_hub, log_own = (np.log(np.diagonal(x, axis1=-2, axis2=-1)) for x in (corner, blocks))
+        logs = self.join(log_hub, turned(log_own))
+        return ArrowParams(mean, logs, np.tril(corner, -1), coupling, np.tril(blocks, -1))
+
     def factors(self, params: Any) -> Any:
         """Give the triangular factors of the globals and of every group's locals."""
         xp = space(params.mean)

@@ -12,6 +12,7 @@ from yoasovi.verdict import chains
 from yoasovi.verdict.landscape import FULL_UP_TO, Landscape
 
 _HELD = 0.7  # of its beginning, at most, that a chain is taken to hold
+_FEW = 8  # draws that show what a parameter follows
 DRAWS = 4000  # as many as `fit.mean()`, `sd()` and `summary()` take
 
 
@@ -88,11 +89,17 @@ class GivenDraws:
     def wider(self, theta: np.ndarray, weights: np.ndarray) -> float:
         """Give the sd of the parameter that alone changes over weighted rows, on its own scale, over that of the draws.
 
-        One where several change, as all that come after one of an ordered vector do.
+        One where several change, and where it also follows others, which stand still in these rows: of an ordered vector
+        the last is the one before plus a gap.
         """
-        x = self._flat(theta)[1]
+        x, leader = self._flat(theta)[1], np.ptp(theta, axis=0) > 0
+        still = self.theta[:_FEW].copy()
+        still[:, leader] = theta[0, leader]
+        alone = np.ptp(self._flat(still)[1], axis=0) == 0
         (which,) = np.nonzero(np.ptp(x, axis=0))
-        return float(Moments.of(x, weights).sd[which[0]] / self.moments.sd[which[0]]) if len(which) == 1 else 1.0
+        if len(which) != 1 or not alone[which[0]]:
+            return 1.0
+        return float(Moments.of(x, weights).sd[which[0]] / self.moments.sd[which[0]])
 
     def _flat(self, theta: np.ndarray) -> tuple[list[str], np.ndarray]:
         found = self.fit.kernels.constrain(theta, self.fit.model.deterministics)  # as `sample` does, with its program

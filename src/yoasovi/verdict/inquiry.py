@@ -28,6 +28,7 @@ from yoasovi.verdict.refined import refined_findings
 _ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
 _ALL_BUT_EQUAL = 0.98  # share of their number that weights of q's draws are worth, where q is the posterior
 _WEIGHTED, _CHAINS = "importance-weighted draws", "short Markov chains that begin there"
+_CROSSED = 1.5  # nats of a valley that draws and chains cross
 _ROUNDS = 3  # of short chains at most, while they cannot tell
 
 
@@ -370,7 +371,9 @@ class _Inquiry:
     def modes(self) -> Iterator[Finding]:
         self.seen = seen = looks.search(self.fit, self.effort, seed=self.seed, far=self.far)
         self._spend(seen)
-        apart = seen.elsewhere(self.limits.barrier, self.fit.elbo.value)
+        # What the draws were compared with crosses a low valley: what is behind it would have shown.
+        barrier = max(self.limits.barrier, _CROSSED) if self.sure and not self.off else self.limits.barrier
+        apart = seen.elsewhere(barrier, self.fit.elbo.value)
         masses = np.array([m.log_mass for m in apart])
         base = max(self.log_evidence, seen.own.log_mass)
         ratios = np.exp(np.minimum(masses - base, 50.0))
