@@ -150,8 +150,19 @@ def test_centred_eight_schools_are_corrected_by_their_groups_and_the_summary_say
         assert verdict.grade in ("good", "usable") and verdict.evidence["funnel"].state == "against"
         # A tenth of an sd from the means of long runs of NUTS at most.
         assert abs(mean["mu"] - 4.4) < 0.33 and abs(mean["tau"] - 3.6) < 0.32
+        assert "group by group" in verdict.evidence["shift"].sentence and verdict.evidence["shift"].state == "fine"
     summary = schools[0].summary()
     assert "theta[7]" in summary and "a funnel, which q cannot have" in " ".join(summary.split())
+
+
+def test_draws_made_group_by_group_that_are_off_do_not_agree_with_others():
+    y, sd = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+    fit = yo.fit(yo.models.HierarchicalNormal(y, sd=sd, centered=True), seed=0, progress=False)
+    pool = fit.pool(4000)
+    assert pool.by_groups
+    fit._pools = {size: pool._replace(eps=pool.eps + 0.5) for size in fit._pools}  # half an sd of q off in every direction
+    verdict = fit.judged()
+    assert verdict.grade == "poor" and "against" in (verdict.evidence["shift"].state, verdict.evidence["scale"].state)
 
 
 def test_tails_are_compared_on_a_parameters_own_scale_only_where_it_follows_nothing_else():

@@ -56,6 +56,7 @@ class Purpose(IntEnum):
     NECK = 38  # draws of all others, given the parameter that their scales follow
     GROUP_PARTS = 39  # the order in which groups are cut into parts
     GROUP_START = 40  # groups that a fit by parts begins with
+    VERDICT_GROUPS = 41  # draws made anew, group by group
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

@@ -42,7 +42,7 @@ def test_where_groups_are_gaussian_given_the_globals_their_integral_has_no_noise
     rng = stream(0, Purpose.CORRECTION)
     hub = rng.normal(size=(30, 2)) * 2.0
     before = fit.num_gradients, fit.num_values
-    ratio, own = conditional._drawn(conditional.in_groups(fit), hub, rng)
+    ratio, own = conditional._drawn(conditional.in_groups(fit, fit), hub, rng)
     assert (fit.num_gradients - before[0], fit.num_values - before[1]) == (30 * 3, 30 * 2)
     assert own.shape == (30, 1, GROUPS)
     theta = fit.family.place(fit.lane, fit.family.join(hub, 0.0 * own)[None])[0]
@@ -57,7 +57,7 @@ def test_globals_and_groups_are_those_of_the_posterior(fit):
     heights = log_marginal(mu, log_tau)
     weights = np.exp(heights - logsumexp(heights))
     mean = lambda x: float((weights * x).sum())
-    found = conditional.conditional_pool(conditional.in_groups(fit), 2000, stream(1, Purpose.CORRECTION))
+    found = conditional.conditional_pool(conditional.in_groups(fit, fit), 2000, stream(1, Purpose.CORRECTION))
     assert found.effective_size > 1500 and found.weights.sum() == pytest.approx(1.0)
     draws = fit.kernels.constrain(fit.family.place(fit.lane, found.resample(20_000, np.random.default_rng(0))[None])[0])
     for name, right in (("mu", mu), ("tau", np.exp(log_tau))):
@@ -71,9 +71,9 @@ def test_globals_and_groups_are_those_of_the_posterior(fit):
 def test_it_is_taken_where_weights_of_q_are_not_even_and_only_for_groups(fit, monkeypatch):
     from yoasovi.answer import pools
 
-    assert conditional.in_groups(fit).family is fit.family
+    assert conditional.in_groups(fit, fit).family is fit.family
     product = yo.fit(yo.from_numpyro(intercepts, Y), family="mean_field", max_steps=20, mend=False)
-    assert conditional.in_groups(product) is None  # too many parameters to look for groups behind its back
+    assert conditional.in_groups(product, product) is None  # too many parameters to look for groups behind its back
     for even, gradients in ((0.0, False), (1.1, True)):  # q's draws are even enough, or not
         monkeypatch.setattr(pools, "_EVEN", even)
         fit._pools.clear()
@@ -91,7 +91,7 @@ def test_locals_that_are_not_finite_do_no_harm():
             numpyro.sample("y", dist.Normal(mu + z, 1.0), obs=y)
 
     one = yo.fit(yo.from_numpyro(edge, np.zeros(30)), family=yo.Arrow({"z": 0}), seed=0, mend=False, progress=False)
-    found = conditional.conditional_pool(conditional.in_groups(one), 500, stream(0, Purpose.CORRECTION))
+    found = conditional.conditional_pool(conditional.in_groups(one, one), 500, stream(0, Purpose.CORRECTION))
     assert np.isfinite(found.weights).all() and found.effective_size > 100
 
 
@@ -160,4 +160,5 @@ def test_groups_are_looked_for_where_weights_are_uneven_and_only_there():
         {"z": (10,)},
         name="no groups",
     )
-    assert conditional.in_groups(yo.fit(bent, seed=0, mend=False, progress=False)) is None
+    fit = yo.fit(bent, seed=0, mend=False, progress=False)
+    assert conditional.in_groups(fit, fit) is None

@@ -41,21 +41,22 @@ class Settled(NamedTuple):
 
 @dataclass(frozen=True)
 class InGroups:
-    """A fit seen through an arrow; what is looked at counts as the fit's own."""
+    """A fit seen through an arrow."""
 
     fit: Any
     family: Arrow
     lane: Any  # the arrow's parameters, with an axis of one lane
+    bill: Any  # its `num_values` and `num_gradients` count what is looked at
 
     def ratios(self, eps: np.ndarray) -> np.ndarray:
         """Give log p - log q at the arrow's noise (n, d)."""
-        self.fit.num_values += len(eps)
+        self.bill.num_values += len(eps)
         theta = self.family.place(self.lane, eps[None])
         return self.fit.kernels.heights(theta[0]) + self.family.minus_log_q(self.lane, eps[None])[0]
 
     def slopes(self, eps: np.ndarray) -> np.ndarray:
         """Give the gradient of log p by the arrow's noise."""
-        self.fit.num_gradients += len(eps)
+        self.bill.num_gradients += len(eps)
         _, slope = self.fit.kernels.point(self.family.place(self.lane, eps[None])[0])
         return self.family.pull(self.lane, slope[None])[0]
 
@@ -66,23 +67,23 @@ class InGroups:
         return self.fit.family.behind(self.fit.lane, self.family.place(self.lane, eps[None]))[0]
 
 
-def in_groups(fit: Any) -> InGroups | None:
+def in_groups(fit: Any, bill: Any) -> InGroups | None:
     """See a fit through its groups; None where there are none, or too many numbers in each or beside them."""
-    if not fit.kernels.cheap or fit.model.density.dim > _MOST:
+    if fit.model.density.dim > (_MOST if fit.kernels.cheap else KERNELS_UP_TO):
         return None
-    family, lane = (fit.family, fit.lane) if isinstance(fit.family, Arrow) else _small_groups(fit)
+    family, lane = (fit.family, fit.lane) if isinstance(fit.family, Arrow) else _small_groups(fit, bill)
     if family is None or family.num_globals > _MOST_GLOBALS or family.num_locals > _MOST_LOCALS:
         return None
-    return InGroups(fit, family, lane)
+    return InGroups(fit, family, lane, bill)
 
 
-def _small_groups(fit: Any) -> tuple[Any, Any]:
+def _small_groups(fit: Any, bill: Any) -> tuple[Any, Any]:
     """Look for groups where q has few parameters and is one Gaussian; give the arrow nearest to it."""
     dim, lane = fit.model.density.dim, fit.lane
     if dim > KERNELS_UP_TO or fit.share is not None or fit.family.behind(lane, lane.mean[:, None]) is None:
         return None, None
     found = find_groups(fit.model, fit.kernels, fit.seed, _FEW)
-    fit.num_gradients += found.gradients
+    bill.num_gradients += found.gradients
     if not found.local:
         return None, None
     family, (mean, frame) = Arrow(found.local).complete(fit.model.density), fit.family.frame(lane)
@@ -90,23 +91,26 @@ def _small_groups(fit: Any) -> tuple[Any, Any]:
     return family, family.nearest(mean, frame @ np.swapaxes(frame, -1, -2))
 
 
-def conditional_pool(seen: InGroups, size: int, rng: np.random.Generator) -> Pool:
-    """Gather weighted draws, in the units of the fit's q, until worth `size` independent ones or enough was spent."""
+def conditional_pool(seen: InGroups, size: int, rng: np.random.Generator, stretch: float = 1.0) -> Pool:
+    """Gather weighted draws, in the units of the fit's q, until worth `size` independent ones or enough was spent.
+
+    The first round is `stretch` times as wide as usual.
+    """
     family = seen.family
     wide = family.num_globals
     gathering, spokes = Gathering(wide), np.empty((0, family.num_locals, family.groups))
     for done in range(_ROUNDS):
-        law, hub = learned(gathering.pool, _EACH, rng, np.eye(wide)) if done else _around_q(wide, _EACH, rng)
+        law, hub = learned(gathering.pool, _EACH, rng, np.eye(wide)) if done else _around_q(wide, _EACH, rng, stretch)
         ratio, own = _drawn(seen, hub, rng)
         spokes = np.concatenate([spokes, own])
         if gathering.add(law, hub, ratio).effective_size >= size and done + 1 >= _LEAST:
             break
-    return Pool(seen.own_noise(family.join(gathering.pool.eps, spokes)), gathering.pool.weights)
+    return Pool(seen.own_noise(family.join(gathering.pool.eps, spokes)), gathering.pool.weights, by_groups=True)
 
 
-def _around_q(dim: int, n: int, rng: np.random.Generator) -> tuple[Law, np.ndarray]:
+def _around_q(dim: int, n: int, rng: np.random.Generator, stretch: float) -> tuple[Law, np.ndarray]:
     """Give an even mixture of q and of wider ones, and n draws from it."""
-    scales = _SCALES + _WIDER * (dim <= _WIDER_UP_TO)
+    scales = stretch * np.array(_SCALES + _WIDER * (dim <= _WIDER_UP_TO))
     eps = rng.normal(size=(n, dim)) * np.resize(scales, n)[:, None]
 
     def law(x):

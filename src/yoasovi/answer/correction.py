@@ -38,6 +38,7 @@ class Pool(NamedTuple):
 
     eps: np.ndarray  # (n, d), in q's own units
     weights: np.ndarray  # (n,), they sum to one
+    by_groups: bool = False  # whether they were drawn group by group: see `conditional`
 
     @property
     def effective_size(self) -> float:
@@ -99,7 +100,7 @@ def learned(so_far: Pool, n: int, rng: np.random.Generator, axes: np.ndarray | N
     dim = so_far.eps.shape[1]
     if dim <= _KERNELS_ALONE or axes is None or dim > WARPED_UP_TO:
         return _kernels(so_far, n, rng)
-    law = Warped.of(*so_far, axes, rng)
+    law = Warped.of(so_far.eps, so_far.weights, axes, rng)
     return law.__call__, law.draw(n, rng)
 
 
@@ -119,7 +120,7 @@ def _around_q(dim: int, n: int, rng: np.random.Generator) -> tuple[Law, np.ndarr
 
 def _kernels(so_far: Pool, n: int, rng: np.random.Generator) -> tuple[Law, np.ndarray]:
     """A mixture of Gaussian kernels with the pool's mean and covariance in some directions, q in the others."""
-    eps, weights = so_far
+    eps, weights = so_far.eps, so_far.weights
     dim = eps.shape[1]
     mean = weights @ eps
     covariance = (eps - mean).T @ ((eps - mean) * weights[:, None])

@@ -22,6 +22,7 @@ _CARRY, _TRY, _LEAST = 0.1, 0.02, 400
 # Of a hierarchy: share of their number that q's draws are worth, from which groups need not be drawn one by one; and that
 # draws made so must be worth, for nothing else to be tried.
 _EVEN, _HOPE = 0.5, 0.1
+_WIDER = 2.0  # than usual, of draws that others are compared with
 
 
 def carry(fit: Any) -> bool:
@@ -36,7 +37,7 @@ def carry(fit: Any) -> bool:
         return True
     if fit.kept is not None or not fit.kernels.cheap:
         return False
-    if in_groups(fit) is None and (share < _TRY or _axes(fit) is None):
+    if in_groups(fit, fit) is None and (share < _TRY or _axes(fit) is None):
         return False
     tried = gathered(fit, 1)
     return tried.effective_size > max(_LEAST, _TRY * len(tried.weights))
@@ -48,7 +49,7 @@ def gathered(fit: Any, n: int) -> Pool | LongPool:
     size = _WORTH_LONG if noise_size > LONG else max(_WORTH if fit.kernels.cheap else _WORTH_LITTLE, n // 2)
     known = fit._pools
     if size not in known:
-        groups = in_groups(fit) if noise_size <= LONG and _share(fit) < _EVEN else None
+        groups = in_groups(fit, fit) if noise_size <= LONG and _share(fit) < _EVEN else None
         first = None if groups is None else conditional_pool(groups, size, stream(fit.seed, Purpose.CORRECTION, 0, 1))
         if first is not None and first.effective_size > _HOPE * len(first.weights):
             known[size] = first
@@ -57,6 +58,19 @@ def gathered(fit: Any, n: int) -> Pool | LongPool:
             worth = lambda pool: pool.effective_size / len(pool.weights)
             known[size] = first if first is not None and worth(first) > worth(other) else other
     return known[size]
+
+
+def anew(fit: Any, size: int, bill: Any, seed: int) -> Pool | None:
+    """Gather other draws than a fit's own, from wider laws, where those were gathered group by group; counted in `bill`.
+
+    None where they were not, or where those that come out are worth too little.
+    """
+    known = fit.pool(size)
+    groups = in_groups(fit, bill) if isinstance(known, Pool) and known.by_groups else None
+    if groups is None:
+        return None
+    found = conditional_pool(groups, size, stream(seed, Purpose.VERDICT_GROUPS), _WIDER)
+    return found if found.effective_size > max(_LEAST, _HOPE * len(found.weights)) else None
 
 
 def _as_a_whole(fit: Any, size: int) -> Pool | LongPool:

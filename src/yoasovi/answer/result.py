@@ -217,6 +217,10 @@ class Fit:
         """Weighted draws that stand for the posterior: gathered once, whatever is asked of them."""
         return pools.gathered(self, n)
 
+    def pool_anew(self, n: int, bill: Any, seed: int) -> Pool | None:
+        """Other weighted draws than those of `pool`, to compare them with; None where only chains could tell more."""
+        return pools.anew(self, n, bill, seed)
+
     def mean(self, n: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
         """Posterior means on the constrained scale; those of all draws of the chains after `refine`."""
         return moments(self, self.plenty(n), seed)[0]

@@ -115,6 +115,13 @@ class GivenDraws:
         kept = weights[sound]
         return self._off(Moments.of(x[sound], kept / kept.sum()))
 
+    def anew(self, bill: Any, seed: int) -> tuple[Off, Off] | None:
+        """Compare with draws made anew, group by group, from wider laws; None where these were not made so."""
+        pool = self.fit.pool_anew(DRAWS, bill, seed) if self.corrected else None
+        if pool is None:
+            return None
+        return self.weighted(self.fit.family.place(self.fit.lane, pool.eps[None])[0], pool.weights)
+
     def wandered(self, count: int, most: int, seed: int) -> tuple[tuple[Off, Off] | None, int]:
         """Compare with where short chains from these draws come to; None where they do not move. Also their gradients.
 

@@ -28,6 +28,7 @@ from yoasovi.verdict.refined import refined_findings
 _ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
 _ALL_BUT_EQUAL = 0.98  # share of their number that weights of q's draws are worth, where q is the posterior
 _WEIGHTED, _CHAINS = "importance-weighted draws", "short Markov chains that begin there"
+_ANEW = "draws made anew from wider laws, group by group"
 _CROSSED = 1.5  # nats of a valley that draws and chains cross
 _ROUNDS = 3  # of short chains at most, while they cannot tell
 
@@ -153,12 +154,17 @@ class _Inquiry:
     # ---- the answer ---------------------------------------------------------------------------------------
 
     def answer(self, seen: looks.Wide, given: GivenDraws) -> Iterator[Finding]:
-        """Compare what the user gets with something better: weighted draws where weights carry, else short chains."""
+        """Compare what the user gets with something better: weighted draws where weights carry, else short chains.
+
+        Draws that were made group by group are first compared with others that were.
+        """
         if given.corrected:
             yield self._corrected()
         size, off, how = effective_size(seen.weights), None, ""
         if size >= _ENOUGH * len(seen.weights):
             off, how = self._by_weights(seen, given), _WEIGHTED
+        if self._in_doubt(off, how) and (other := given.anew(self, self.seed)) is not None:
+            off, how = other, _ANEW
         if self._in_doubt(off, how) and self.effort.chains:
             for _ in range(_ROUNDS):
                 more, cost = given.wandered(self.effort.chains, self.effort.chain_gradients, self.seed)
@@ -190,7 +196,7 @@ class _Inquiry:
         if off is None:
             return True
         states = {self._shift(off[0], how).state, self._scale(off[1], how).state}
-        return UNKNOWN in states or (how == _WEIGHTED and AGAINST in states)
+        return UNKNOWN in states or (how != _CHAINS and AGAINST in states)
 
     def _even(self) -> float:
         """Give the share of their number that q's draws are worth."""
