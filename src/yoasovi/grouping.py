@@ -89,13 +89,13 @@ def _pieces(
     def touched(some):
         return ~_same(kernels.point(at + moved[some])[1], start)
 
-    first = touched(order[:_PROBES])
+    first, later = touched(order[:_PROBES]), order[_PROBES:]
     few = first[first.sum(1) <= dim // least.share]
     # Locals of different groups touch the same few others; where none do, the rest need not be tried.
     if not (few.sum(0) > 1).any() or not np.isfinite(start).all():
         return (), 1 + _PROBES
     links = np.zeros((dim, dim), bool)
-    links[order] = np.concatenate([first, touched(order[_PROBES:])])
+    links[order] = np.concatenate([first, touched(later)]) if later.size else first
     return _cut(links | links.T, least), 1 + dim
 
 

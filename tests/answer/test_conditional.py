@@ -6,6 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.special import logsumexp
+from scipy.stats import halfcauchy as half_cauchy, norm as normal, t as student_t
 
 import yoasovi as yo
 from yoasovi.answer import conditional
@@ -42,9 +43,9 @@ def test_where_groups_are_gaussian_given_the_globals_their_integral_has_no_noise
     rng = stream(0, Purpose.CORRECTION)
     hub = rng.normal(size=(30, 2)) * 2.0
     before = fit.num_gradients, fit.num_values
-    ratio, own = conditional._drawn(conditional.in_groups(fit, fit), hub, rng)
-    assert (fit.num_gradients - before[0], fit.num_values - before[1]) == (30 * 3, 30 * 2)
-    assert own.shape == (30, 1, GROUPS)
+    ratio, own = conditional._drawn(conditional.in_groups(fit, fit), hub, rng, 0.0)
+    assert (fit.num_gradients - before[0], fit.num_values - before[1]) == (30 * 4, 30 * 2)
+    assert own.shape == (30, 1, GROUPS) and not conditional._bent(conditional.in_groups(fit, fit), hub, rng)
     theta = fit.family.place(fit.lane, fit.family.join(hub, 0.0 * own)[None])[0]
     at = fit.family.split(theta).hub
     corner = fit.family.factors(fit.params).hub
@@ -162,3 +163,51 @@ def test_groups_are_looked_for_where_weights_are_uneven_and_only_there():
     )
     fit = yo.fit(bent, seed=0, mend=False, progress=False)
     assert conditional.in_groups(fit, fit) is None
+
+
+@pytest.mark.parametrize("dim, stretch", [(1, 1.0), (2, 2.0), (5, 1.0)])
+def test_the_first_law_is_that_of_its_draws(dim, stretch):
+    """Weights N(0, I) / law average to one over draws of the law, and give the moments of N(0, I)."""
+    law, eps = conditional._around_q(dim, 200_000, np.random.default_rng(0), stretch)
+    weights = np.exp(-law(eps))
+    assert weights.mean() == pytest.approx(1.0, abs=0.02)
+    np.testing.assert_allclose((weights[:, None] * eps**2).mean(0), 1.0, atol=0.04)
+    np.testing.assert_allclose((weights[:, None] * eps).mean(0), 0.0, atol=0.02)
+    assert np.abs(eps).max() > 20.0 * stretch
+
+
+def test_noise_with_tails_has_the_density_that_it_says():
+    noise, density = conditional._with_tails((200_000, 2, 1), 0.1, np.random.default_rng(0))
+    weights = np.exp(-0.5 * (noise**2).sum((1, 2)) - density)
+    assert weights.mean() == pytest.approx(1.0, abs=0.01) and np.abs(noise).max() > 10.0
+    np.testing.assert_allclose((weights[:, None, None] * noise**2).mean(0), 1.0, atol=0.03)
+
+
+def heavy_schools(p):
+    """Eight schools, centred, whose effects have a t with four degrees of freedom: log p bends upwards in its tails."""
+    mu, log_tau, theta = p["z"][0], p["z"][1], p["z"][2:]
+    prior = dist.Normal(0.0, 5.0).log_prob(mu) + dist.HalfCauchy(5.0).log_prob(jnp.exp(log_tau)) + log_tau
+    prior += dist.StudentT(4.0, mu, jnp.exp(log_tau)).log_prob(theta).sum()
+    return prior + dist.Normal(theta, ERRORS).log_prob(EFFECTS).sum()
+
+
+def test_locals_with_heavy_tails_are_integrated_out_without_bias_however_narrow_they_are():
+    model = yo.Model.from_log_density(heavy_schools, {"z": REAL}, {"z": (10,)}, name="heavy")
+    fit = yo.fit(model, seed=0, mend=False, progress=False)
+    seen = conditional.in_groups(fit, fit)
+    corner = seen.family.factors(seen.lane).hub[0]
+    middle = seen.family.split(seen.lane.mean[0]).hub
+    rng = np.random.default_rng(0)
+    assert conditional._bent(seen, rng.normal(size=(20, 2)), rng)
+    for log_tau in (-3.0, -1.0, 0.0, 1.0, 2.5):
+        hub = np.linalg.solve(corner, np.array([4.4, log_tau]) - middle)
+        ratio, _ = conditional._drawn(seen, np.repeat(hub[None], 2000, 0), rng, 0.05)
+        found = ratio - 0.5 * (hub**2).sum() - np.log(2 * np.pi) - np.log(np.diag(corner)).sum()
+        tau = np.exp(log_tau)
+        x = np.unique(np.concatenate([4.4 + tau * np.sinh(np.linspace(-9, 9, 8001)), np.linspace(-80, 100, 4001)]))[:, None]
+        inside = student_t(4, 4.4, tau).pdf(x) * normal(EFFECTS, ERRORS).pdf(x)
+        exact = normal(0, 5).logpdf(4.4) + half_cauchy(0, 5).logpdf(tau) + log_tau
+        exact += np.log(np.trapezoid(inside, x, axis=0)).sum()
+        weights = np.exp(found - exact)
+        assert weights.mean() == pytest.approx(1.0, abs=4 * weights.std() / 2000**0.5), log_tau
+        assert weights.std() < 3.0, log_tau

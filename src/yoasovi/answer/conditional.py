@@ -20,14 +20,19 @@ from scipy.special import logsumexp
 from yoasovi.answer.correction import KERNELS_UP_TO, Gathering, Law, Pool, learned
 from yoasovi.families import Arrow
 from yoasovi.grouping import Least, find_groups
+from yoasovi.kernels.programs import as_arrays, wide
 
 _MOST_GLOBALS, _MOST_LOCALS, _MOST = 30, 3, 2000  # globals, locals of a group, and parameters in all
 _FEW = Least(groups=4, share=2)  # that a small hierarchy may have
 _EACH, _ROUNDS, _LEAST = 2000, 6, 2  # draws of a round; rounds at most, and at least
-_SCALES = (1.0, 2.0, 4.0)  # of the globals in the first round, relative to q
-_WIDER, _WIDER_UP_TO = (8.0, 16.0), 2  # also, for so few: in a funnel q may know a fifth of a scale's own width
-_FARTHEST, _STEP = 3.0, 1e-3  # the longest Newton step, and that of a difference of slopes, in q's units
+# The first round, relative to q: scales of all globals together, and of one of them. In a funnel q may know a fifth of a
+# scale's own width.
+_WIDE, _FAR = (1.0, 2.0), (4.0, 8.0, 16.0)
+_FARTHEST, _STEPS, _SETTLED = 3.0, 8, 0.1  # the longest Newton step, in q's units; most of them; what may be left to gain
+_BACK = 0.7  # share of a step that went too far, which the next ones may go
 _PRECISIONS = (1e-4, 1e8)  # least and most, relative to q's
+_TAIL = 4.0  # scale of a wide number among the noise of the locals
+_LOOKS, _STRAIGHT = 64, 0.5  # globals at which locals are looked at, and nats by which a Gaussian may miss their tails
 _FLAT = 0.04  # precision where there is less, or log p bends upwards
 
 
@@ -97,11 +102,12 @@ def conditional_pool(seen: InGroups, size: int, rng: np.random.Generator, stretc
     The first round is `stretch` times as wide as usual.
     """
     family = seen.family
-    wide = family.num_globals
-    gathering, spokes = Gathering(wide), np.empty((0, family.num_locals, family.groups))
+    count, size_own = family.num_globals, family.num_locals * family.groups
+    gathering, spokes = Gathering(count), np.empty((0, family.num_locals, family.groups))
+    share = min(0.5 / size_own, 0.1) if _bent(seen, rng.normal(size=(_LOOKS, count)), rng) else 0.0
     for done in range(_ROUNDS):
-        law, hub = learned(gathering.pool, _EACH, rng, np.eye(wide)) if done else _around_q(wide, _EACH, rng, stretch)
-        ratio, own = _drawn(seen, hub, rng)
+        law, hub = learned(gathering.pool, _EACH, rng, np.eye(count)) if done else _around_q(count, _EACH, rng, stretch)
+        ratio, own = _drawn(seen, hub, rng, share)
         spokes = np.concatenate([spokes, own])
         if gathering.add(law, hub, ratio).effective_size >= size and done + 1 >= _LEAST:
             break
@@ -109,69 +115,121 @@ def conditional_pool(seen: InGroups, size: int, rng: np.random.Generator, stretc
 
 
 def _around_q(dim: int, n: int, rng: np.random.Generator, stretch: float) -> tuple[Law, np.ndarray]:
-    """Give an even mixture of q and of wider ones, and n draws from it."""
-    scales = stretch * np.array(_SCALES + _WIDER * (dim <= _WIDER_UP_TO))
-    eps = rng.normal(size=(n, dim)) * np.resize(scales, n)[:, None]
+    """Give an even mixture of q, wider ones, and q with one direction that is far wider; and n draws from it."""
+    wide, far = stretch * np.array(_WIDE), stretch * np.array(_FAR)
+    eps = rng.normal(size=(n, dim))
+    rows, which = np.arange(n), np.arange(n) % (len(wide) + len(far))
+    together = which < len(wide)
+    eps[together] *= wide[which[together], None]
+    eps[rows[~together], rng.integers(dim, size=(~together).sum())] *= far[which[~together] - len(wide)]
 
     def law(x):
-        square = 0.5 * (x**2).sum(1)
-        return logsumexp([square * (1.0 - s**-2) - dim * np.log(s) for s in scales], axis=0) - np.log(len(scales))
+        square = 0.5 * x**2
+        laws = [square.sum(1) * (1.0 - s**-2) - dim * np.log(s) for s in wide]
+        laws += [logsumexp(square * (1.0 - s**-2), axis=1) - np.log(s * dim) for s in far]
+        return logsumexp(laws, axis=0) - np.log(len(laws))
 
     return law, eps
 
 
-def _drawn(seen: InGroups, hub: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _drawn(seen: InGroups, hub: np.ndarray, rng: np.random.Generator, share: float) -> tuple[np.ndarray, np.ndarray]:
     """Draw the groups' parameters at globals (n, K); give log p(globals)/q(globals), without bias, and one draw for each.
 
-    Of a mirrored pair one is kept, by its weight.
+    Of a mirrored pair one is kept, by its weight. A `share` of the numbers behind them are wide.
     """
-    family, (at, precision, axes) = seen.family, _settled(seen, hub)
-    noise = rng.normal(size=(*precision.shape, 1))
-    away = np.swapaxes((axes @ (noise / np.sqrt(precision)[..., None]))[..., 0], 1, 2)
-    inside = 0.5 * np.log(precision).sum((1, 2)) - 0.5 * (noise**2).sum((1, 2, 3))
+    found = _settled(seen, hub)
+    noise, inside = _with_tails(found.precision.shape, share, rng)
+    inside += 0.5 * np.log(found.precision).sum((1, 2))
+    away = _away(found, noise)
     weights = []
-    for own in (at + away, at - away):
-        ratio = seen.ratios(family.join(hub, own))
+    for own in (found.at + away, found.at - away):
+        ratio = seen.ratios(seen.family.join(hub, own))
         weights.append(np.where(np.isfinite(ratio), ratio, -np.inf) - inside - 0.5 * (own**2).sum((1, 2)))
     both = np.logaddexp(*weights)
     with np.errstate(invalid="ignore"):  # where neither counts, either will do
         first = np.log(rng.uniform(size=len(hub))) < weights[0] - both
-    return both - np.log(2.0), np.where(first[:, None, None], at + away, at - away)
+    return both - np.log(2.0), np.where(first[:, None, None], found.at + away, found.at - away)
+
+
+def _away(found: Settled, noise: np.ndarray) -> np.ndarray:
+    """Give noise (n, G, l) in the groups' own parameters, with groups last."""
+    return np.swapaxes((found.axes @ (noise / np.sqrt(found.precision))[..., None])[..., 0], 1, 2)
+
+
+def _with_tails(shape: tuple[int, ...], share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Give normal noise of so many draws, but for a share of wide numbers, and its log density.
+
+    Given the globals, locals may have tails that a Gaussian has not, and weights would not show it for long. Half a wide
+    number in each draw costs 40% of the draws at most, however many groups there are.
+    """
+    noise = rng.normal(size=shape) * np.where(rng.uniform(size=shape) < share, _TAIL, 1.0)
+    half = -0.5 * noise**2
+    with np.errstate(divide="ignore"):
+        density = np.logaddexp(np.log1p(-share) + half, np.log(share / _TAIL) + half / _TAIL**2)
+    return noise, density.sum(tuple(range(1, len(shape))))
+
+
+def _bent(seen: InGroups, hub: np.ndarray, rng: np.random.Generator) -> bool:
+    """Say whether, given some globals, groups are visibly no Gaussians: log p falls otherwise than a parabola far out."""
+    found = _settled(seen, hub)
+    away = _away(found, _TAIL * rng.choice([-1.0, 1.0], size=found.precision.shape))
+    places = [seen.family.join(hub, found.at + side * away) for side in (-1.0, 0.0, 1.0)]
+    low, top, high = (seen.ratios(x) - 0.5 * (x**2).sum(1) for x in places)
+    fall = 0.5 * _TAIL**2 * found.precision[0].size
+    with np.errstate(invalid="ignore"):
+        return not (np.abs(np.stack([top - low, top - high]) - fall) < _STRAIGHT).all()
 
 
 def _settled(seen: InGroups, hub: np.ndarray) -> Settled:
-    """Take two Newton steps of all groups at once from where q has them, the first with q's own curvature."""
-    at = np.zeros((len(hub), seen.family.num_locals, seen.family.groups))
-    at = at + _short_enough(_slopes(seen, hub, at))
-    slope, precision, axes = _curved(seen, hub, at)
-    step = (axes @ (np.swapaxes(axes, -1, -2) @ slope[..., None] / precision[..., None]))[..., 0]
-    return Settled(at + _short_enough(step), precision, axes)
+    """Climb to where all groups are best, from where q has them: a step with q's own curvature, then Newton's.
+
+    Where log p bends upwards, as in the tails of a t, a step goes uphill as far as the same bend downwards would let it; a
+    group whose slope has turned goes less far from there on.
+    """
+    groups, own = seen.family.groups, seen.family.num_locals
+    at, reach = np.zeros((len(hub), groups, own)), np.full((len(hub), groups, 1), _FARTHEST)
+    precision, turned = np.ones_like(at), np.broadcast_to(np.eye(own), (*at.shape, own)).copy()
+    rows, slope = np.arange(len(hub)), _slopes(seen, hub, at)
+    for taken in range(_STEPS):
+        values, axes = precision[rows], turned[rows]
+        along = (np.swapaxes(axes, -1, -2) @ slope[..., None])[..., 0]
+        step = (axes @ (along / _usable(abs(values)))[..., None])[..., 0]
+        step /= np.maximum(1.0, _length(step) / reach[rows])
+        at[rows] += step
+        slope = _slopes(seen, hub[rows], at[rows])
+        over = (slope * step).sum(-1, keepdims=True) < 0.0
+        reach[rows] = np.where(over, np.minimum(reach[rows], _BACK * _length(step)), reach[rows])
+        along = (np.swapaxes(axes, -1, -2) @ slope[..., None])[..., 0]
+        far = (along**2 / _usable(abs(values))).max((1, 2)) > _SETTLED
+        if taken and not far.any():
+            break
+        far |= not taken
+        rows, slope = rows[far], slope[far]
+        precision[rows], turned[rows] = _curved(seen, hub[rows], at[rows], slope)
+    return Settled(np.swapaxes(at, 1, 2), np.where(precision > _PRECISIONS[0], _usable(precision), _FLAT), turned)
 
 
-def _short_enough(step: np.ndarray) -> np.ndarray:
-    """Give steps (n, G, l), shortened where they are long, with groups last."""
-    length = np.sqrt((step**2).sum(-1, keepdims=True))
-    return np.swapaxes(step / np.maximum(1.0, length / _FARTHEST), 1, 2)
+def _usable(precision: np.ndarray) -> np.ndarray:
+    return np.clip(precision, *_PRECISIONS)
 
 
-def _curved(seen: InGroups, hub: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give slopes of log p by the groups' parameters, (n, G, l), and precisions and axes of its curvature.
+def _length(step: np.ndarray) -> np.ndarray:
+    return np.maximum(np.sqrt((step**2).sum(-1, keepdims=True)), 1e-300)
+
+
+def _curved(seen: InGroups, hub: np.ndarray, at: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give curvatures (downwards), (n, G, l), and axes of log p by each group's parameters; `slope` is there.
 
     Groups are independent given the globals: moving the same parameter of all of them shows a column of every block.
     """
-    slope = _slopes(seen, hub, at)
-    columns = []
-    for j in range(at.shape[1]):
-        moved = at.copy()
-        moved[:, j] += _STEP
-        columns.append((slope - _slopes(seen, hub, moved)) / _STEP)
-    blocks = np.stack(columns, -1)  # (n, G, l, l)
-    values, axes = np.linalg.eigh(0.5 * (blocks + np.swapaxes(blocks, -1, -2)))
-    least, most = _PRECISIONS
-    return slope, np.where(values > least, np.minimum(values, most), _FLAT), axes
+    with wide():
+        step = float(np.cbrt(np.finfo(as_arrays(0.0).dtype).eps))
+    moves = step * np.eye(at.shape[-1])
+    blocks = np.stack([(slope - _slopes(seen, hub, at + move)) / step for move in moves], -1)  # (n, G, l, l)
+    return np.linalg.eigh(0.5 * (blocks + np.swapaxes(blocks, -1, -2)))
 
 
 def _slopes(seen: InGroups, hub: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Give the gradient of log p by the noise of the groups' parameters, (n, G, l); 0 where it is not finite."""
-    slope = seen.slopes(seen.family.join(hub, at))
+    slope = seen.slopes(seen.family.join(hub, np.swapaxes(at, 1, 2)))
     return np.nan_to_num(np.swapaxes(seen.family.split(slope).spokes, 1, 2), nan=0.0, posinf=0.0, neginf=0.0)
