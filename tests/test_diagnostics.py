@@ -20,6 +20,7 @@ from yoasovi.verdict.diagnostics import Estimate
 from yoasovi.verdict.findings import GRADES, Finding
 from yoasovi.verdict.given import GivenDraws, Moments
 from yoasovi.verdict.landscape import Mode
+from yoasovi.verdict.neck import tails
 
 KINDS = ("gaussian", "correlated", "funnel", "bimodal", "far apart", "unequal", "heavy")
 SLOPE = np.array([[1.0, 0.95], [0.95, 1.0]])
@@ -163,6 +164,15 @@ def test_draws_made_group_by_group_that_are_off_do_not_agree_with_others():
     fit._pools = {size: pool._replace(eps=pool.eps + 0.5) for size in fit._pools}  # half an sd of q off in every direction
     verdict = fit.judged()
     assert verdict.grade == "poor" and "against" in (verdict.evidence["shift"].state, verdict.evidence["scale"].state)
+
+
+def test_nothing_lies_beyond_a_cliff():
+    """A parameter that ends at a wall has no tail there, however steeply its density falls between the places looked at."""
+    law = lambda p: -0.5 * p["x"][0] ** 2 - jnp.exp(-6.0 * (p["x"][0] + 1.2)) - 0.5 * p["x"][1] ** 2
+    model = yo.Model.from_log_density(law, {"x": dist.constraints.real}, {"x": (2,)}, name="cliff")
+    fit = yo.fit(model, seed=0, mend=False, progress=False)
+    seen = tails(fit, 0, fit.draws(4000, 0, None)[1])
+    assert 0.0 <= seen.missed < 0.01
 
 
 def test_tails_are_compared_on_a_parameters_own_scale_only_where_it_follows_nothing_else():

@@ -73,11 +73,13 @@ def tails(fit: Any, leader: int, theta: np.ndarray) -> Tails | None:
     values = _DRAWS * len(_PLACES)
     if not np.isfinite(heights[inside]).all() or np.isfinite(heights).sum() < len(heights) - 4:
         return Tails(np.nan, theta[:0], np.empty(0), spent, values)
-    from scipy.interpolate import CubicSpline  # slow to import, and seldom needed
+    from scipy.interpolate import (
+        PchipInterpolator,
+    )  # slow to import, and seldom needed; beside a cliff it does not overshoot
 
     known = np.isfinite(heights)
     fine = np.linspace(_PLACES[known][0], _PLACES[known][-1], 500)
-    density = np.exp(CubicSpline(_PLACES[known], heights[known] - heights[known].max())(fine))
+    density = np.exp(PchipInterpolator(_PLACES[known], heights[known] - heights[known].max())(fine))
     missed = 0.0
     for side in (-1.0, 1.0):
         held = density[side * fine > _TAIL].sum() / density.sum()
