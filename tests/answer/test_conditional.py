@@ -44,7 +44,7 @@ def test_where_groups_are_gaussian_given_the_globals_their_integral_has_no_noise
     hub = rng.normal(size=(30, 2)) * 2.0
     before = fit.num_gradients, fit.num_values
     ratio, own = conditional._drawn(conditional.in_groups(fit, fit), hub, rng, 0.0)
-    assert (fit.num_gradients - before[0], fit.num_values - before[1]) == (30 * 4, 30 * 2)
+    assert (fit.num_gradients - before[0], fit.num_values - before[1]) == (30 * 3, 30 * 2)
     assert own.shape == (30, 1, GROUPS) and not conditional._bent(conditional.in_groups(fit, fit), hub, rng)
     theta = fit.family.place(fit.lane, fit.family.join(hub, 0.0 * own)[None])[0]
     at = fit.family.split(theta).hub

@@ -181,17 +181,16 @@ def _bent(seen: InGroups, hub: np.ndarray, rng: np.random.Generator) -> bool:
 
 
 def _settled(seen: InGroups, hub: np.ndarray) -> Settled:
-    """Climb to where all groups are best, from where q has them: a step with q's own curvature, then Newton's.
+    """Climb to where all groups are best, from where q has them, by Newton's steps.
 
     Where log p bends upwards, as in the tails of a t, a step goes uphill as far as the same bend downwards would let it; a
     group whose slope has turned goes less far from there on.
     """
     groups, own = seen.family.groups, seen.family.num_locals
     at, reach = np.zeros((len(hub), groups, own)), np.full((len(hub), groups, 1), _FARTHEST)
-    precision, turned = np.ones_like(at), np.broadcast_to(np.eye(own), (*at.shape, own)).copy()
     rows, slope = np.arange(len(hub)), _slopes(seen, hub, at)
-    for taken in range(_STEPS):
-        values, axes = precision[rows], turned[rows]
+    precision, turned = values, axes = _curved(seen, hub, at, slope)
+    for _ in range(_STEPS):
         along = (np.swapaxes(axes, -1, -2) @ slope[..., None])[..., 0]
         step = (axes @ (along / _usable(abs(values)))[..., None])[..., 0]
         step /= np.maximum(1.0, _length(step) / reach[rows])
@@ -201,11 +200,10 @@ def _settled(seen: InGroups, hub: np.ndarray) -> Settled:
         reach[rows] = np.where(over, np.minimum(reach[rows], _BACK * _length(step)), reach[rows])
         along = (np.swapaxes(axes, -1, -2) @ slope[..., None])[..., 0]
         far = (along**2 / _usable(abs(values))).max((1, 2)) > _SETTLED
-        if taken and not far.any():
+        if not far.any():
             break
-        far |= not taken
         rows, slope = rows[far], slope[far]
-        precision[rows], turned[rows] = _curved(seen, hub[rows], at[rows], slope)
+        precision[rows], turned[rows] = values, axes = _curved(seen, hub[rows], at[rows], slope)
     return Settled(np.swapaxes(at, 1, 2), np.where(precision > _PRECISIONS[0], _usable(precision), _FLAT), turned)
 
 
