@@ -74,7 +74,7 @@ def test_it_is_taken_where_weights_of_q_are_not_even_and_only_for_groups(fit, mo
 
     assert conditional.in_groups(fit, fit).family is fit.family
     product = yo.fit(yo.from_numpyro(intercepts, Y), family="mean_field", max_steps=20, mend=False)
-    assert conditional.in_groups(product, product) is None  # too many parameters to look for groups behind its back
+    assert conditional.in_groups(product, product).family.groups == GROUPS  # found by looking, behind its back
     for even, gradients in ((0.0, False), (1.1, True)):  # q's draws are even enough, or not
         monkeypatch.setattr(pools, "_EVEN", even)
         fit._pools.clear()

@@ -22,8 +22,8 @@ from yoasovi.families import Arrow
 from yoasovi.grouping import Least, find_groups
 from yoasovi.kernels.programs import as_arrays, wide
 
-_MOST_GLOBALS, _MOST_LOCALS, _MOST = 30, 3, 2000  # globals, locals of a group, and parameters in all
-_FEW = Least(groups=4, share=2)  # that a small hierarchy may have
+_MOST_GLOBALS, _MOST_LOCALS, _MOST = 30, 6, 2000  # globals, locals of a group, and parameters in all
+_FEW, _SMALL = Least(groups=4, share=2), 200  # groups behind a q that knows of none, and its parameters at most
 _EACH, _ROUNDS, _LEAST = 2000, 6, 2  # draws of a round; rounds at most, and at least
 # The first round, relative to q: scales of all globals together, and of one of them. In a funnel q may know a fifth of a
 # scale's own width.
@@ -85,7 +85,7 @@ def in_groups(fit: Any, bill: Any) -> InGroups | None:
 def _small_groups(fit: Any, bill: Any) -> tuple[Any, Any]:
     """Look for groups where q has few parameters and is one Gaussian; give the arrow nearest to it."""
     dim, lane = fit.model.density.dim, fit.lane
-    if dim > KERNELS_UP_TO or fit.share is not None or fit.family.behind(lane, lane.mean[:, None]) is None:
+    if dim > _SMALL or fit.share is not None or fit.family.behind(lane, lane.mean[:, None]) is None:
         return None, None
     found = find_groups(fit.model, fit.kernels, fit.seed, _FEW)
     bill.num_gradients += found.gradients
