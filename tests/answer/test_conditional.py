@@ -211,3 +211,9 @@ def test_locals_with_heavy_tails_are_integrated_out_without_bias_however_narrow_
         weights = np.exp(found - exact)
         assert weights.mean() == pytest.approx(1.0, abs=4 * weights.std() / 2000**0.5), log_tau
         assert weights.std() < 3.0, log_tau
+
+
+def test_a_function_without_gradients_is_corrected_as_a_whole():
+    fit = yo.fit(yo.Model.external(lambda x: float(-0.5 * np.sum(x**2 / (1.0 + 0.1 * x**2))), 6), seed=0, max_steps=400)
+    assert conditional.in_groups(fit, fit) is None
+    assert np.isfinite(fit.sample(50, corrected=True)["x"]).all()

@@ -23,6 +23,7 @@ from yoasovi.grouping import Least, find_groups
 from yoasovi.kernels.programs import as_arrays, wide
 
 _MOST_GLOBALS, _MOST_LOCALS, _MOST = 30, 6, 2000  # globals, locals of a group, and parameters in all
+_MOST_NUMBERS = 6000  # of all groups' curvature, for each draw
 _FEW, _SMALL = Least(groups=4, share=2), 200  # groups behind a q that knows of none, and its parameters at most
 _EACH, _ROUNDS, _LEAST = 2000, 6, 2  # draws of a round; rounds at most, and at least
 # The first round, relative to q: scales of all globals together, and of one of them. In a funnel q may know a fifth of a
@@ -74,10 +75,11 @@ class InGroups:
 
 def in_groups(fit: Any, bill: Any) -> InGroups | None:
     """See a fit through its groups; None where there are none, or too many numbers in each or beside them."""
-    if fit.model.density.dim > (_MOST if fit.kernels.cheap else KERNELS_UP_TO):
+    dim = fit.model.density.dim
+    if dim > (_MOST if fit.kernels.cheap else KERNELS_UP_TO) or not fit.model.differentiable:
         return None
     family, lane = (fit.family, fit.lane) if isinstance(fit.family, Arrow) else _small_groups(fit, bill)
-    if family is None or family.num_globals > _MOST_GLOBALS or family.num_locals > _MOST_LOCALS:
+    if family is None or family.num_globals > _MOST_GLOBALS or family.num_locals > min(_MOST_LOCALS, _MOST_NUMBERS / dim):
         return None
     return InGroups(fit, family, lane, bill)
 
