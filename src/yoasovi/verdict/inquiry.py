@@ -79,6 +79,7 @@ class _Inquiry:
         self.seen: looks.Search | None = None
         self.given: GivenDraws | None = None
         self.hidden = False  # there is a funnel whose neck could not be looked into
+        self.entered = False  # draws made anew, which go far into any neck, agreed with those that are given
 
     def everything(self) -> Iterator[Finding]:
         gaussian = isinstance(self.fit.family, Gaussian) and bool(np.isfinite(self.fit.elbo.value))
@@ -185,6 +186,7 @@ class _Inquiry:
             text = "Importance weights of q's draws are all but equal: there is no difference to be seen."
             both = [f._replace(state=FINE, grade="good", sentence=text) if f.state == UNKNOWN else f for f in both]
         self.sure, self.fine = True, all(f.state == FINE for f in both)
+        self.entered = self.fine and how == _ANEW
         self.off = any(f.state == AGAINST for f in both)
         yield from both
 
@@ -299,6 +301,8 @@ class _Inquiry:
         if pair is None:
             return say("good", "Scales do not depend on other parameters.")
         text = f"One sd of {pair[0]} changes the precision of {pair[1]} by that much: a funnel, which q cannot have."
+        if self.entered:
+            return say("good", f"{text} The draws you get follow it.", state=AGAINST)
         seen = self._neck(pair[0])
         if seen is None:  # where the draws are seen to be off as well, or may be, its neck hides more than is seen
             surely, deep = abs(value) - 2.0 * error > self.limits.funnel, abs(value) > self.limits.funnel
