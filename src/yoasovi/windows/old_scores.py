@@ -47,14 +47,14 @@ def filled(past: OldScores) -> OldScores:
 
 def weights(past: OldScores, log_q: np.ndarray) -> np.ndarray:
     """Give how much more often a q draws each of them than the one that did; 0 for windows that are worth too little."""
-    with np.errstate(all="ignore"):
-        ratio = np.exp(np.clip(log_q - past.log_q, -50.0, 50.0))
+    kept = np.isfinite(past.log_q) & np.isfinite(log_q)
+    ratio = np.exp(np.clip(np.where(kept, log_q - past.log_q, -np.inf), None, 50.0))
     out = np.zeros_like(ratio)
-    for lane, (row, turn, kept) in enumerate(zip(ratio, past.turn, np.isfinite(ratio), strict=True)):
-        for which in np.unique(turn[kept]):
-            some = kept & (turn == which)
-            mean, square = row[some].mean(), (row[some] ** 2).mean()
-            # Draws of a much narrower q are worth as much as each other, and miss what is around them: the mean tells.
-            if mean**2 > _WORTH * square and abs(mean - 1.0) < _AWAY:
-                out[lane, some] = row[some]
+    for which in np.unique(past.turn[kept]):
+        some = kept & (past.turn == which)
+        count = np.maximum(some.sum(1), 1)
+        mean, square = (ratio * some).sum(1) / count, (ratio**2 * some).sum(1) / count
+        # Draws of a much narrower q are worth as much as each other, and miss what is around them: the mean tells.
+        worth = (mean**2 > _WORTH * square) & (abs(mean - 1.0) < _AWAY)
+        out = np.where(some & worth[:, None], ratio, out)
     return out
