@@ -6,9 +6,9 @@
 
 Each run is a process of its own, and what it finds is kept: NUTS's as NAME.json, ours as NAME|SEED.json. The reference is
 the library's own NUTS, four chains of 1,000 + 1,000 at its defaults, whose CPU seconds are shown; where its R-hat is above
-1.01 or its effective size below 2,000, longer runs replace its figures. Ours is `fit`, `sample` and the verdict, compiling
-included; for Stan's programs neither includes the C++ compiler. `refine()` follows. A fit is right where every mean is
-within 0.1 posterior sd, every sd within 25% and the median sd within 10%.
+1.01 or its effective size below 2,000, longer runs replace its figures, or a closed form where there is one. Ours is `fit`,
+`sample` and the verdict, compiling included; for Stan's programs neither includes the C++ compiler. `refine()` follows. A
+fit is right where every mean is within 0.1 posterior sd, every sd within 25% and the median sd within 10%.
 """
 
 import argparse
@@ -117,6 +117,10 @@ def reference(name):
     worst = lambda: max(float(np.nanmax(c["r_hat"])) for c in checks().values())
     least = lambda: min(float(np.nanmin(c["n_eff"])) for c in checks().values())
     first = worst(), least()
+    exact = getattr(import_module(f"authored_{door}"), "EXACT", {})
+    if name in exact:
+        mean, sd = exact[name]()
+        return {"mean": mean, "sd": sd, "first": first, "rhat": 1.0, "ess": float("inf"), "seconds": seconds}
     for draws in LONGER:
         if worst() > 1.01 or least() < 2000:
             found = {k: np.asarray(v) for k, v in NUTS_OF[door](build(), 2000, draws, 0.95).items()}
