@@ -247,7 +247,8 @@ def test_ctrl_c_in_a_window_ends_after_it_with_the_best_so_far_and_exit_code_130
 def test_fit_takes_a_family_settings_and_restarts():
     args = ["--set", "learning-rate=0.05", "--set", "optimizer=rmsprop", "--set", "draws=2", "--restarts", 2, "--json"]
     answer = json.loads(run("fit", "logistic", *QUICK, *args, "--family", "mean_field").stdout)
-    assert answer["counts"]["gradients"] == 1200 and answer["family"] == "mean_field"  # of both restarts
+    assert 1200 <= answer["counts"]["gradients"] < 1220  # of both restarts, and a few that look for groups
+    assert answer["family"] == "mean_field"
 
 
 def test_settings_are_read_as_literals_words_and_temperings():

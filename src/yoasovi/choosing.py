@@ -12,6 +12,8 @@ from yoasovi.kernels.programs import Clock
 from yoasovi.methods import Method
 from yoasovi.model import Model
 from yoasovi.optimizers import Natural
+from yoasovi.randomness import Purpose, stream
+from yoasovi.start import places
 
 PLAIN = {"mean_field": MeanField(), "full_rank": FullRank(), "low_rank": LowRank()}
 FAMILIES = {**PLAIN, "arrow": Arrow()}  # this one has to know a model's sites
@@ -90,4 +92,6 @@ def _groups(model: Model, clock: Clock | None, lanes: int, seed: int) -> FoundGr
     """Give the groups that the model names, or those that log p shows."""
     if model.groups or not model.differentiable:
         return FoundGroups(dict(model.groups), 0)
-    return find_groups(model, kernels_of(model, MeanField(), clock or Clock(), lanes), seed)
+    at, scale = places(model, seed, 1)
+    kernels = kernels_of(model, MeanField(), clock or Clock(), lanes)
+    return find_groups(model, kernels, at[0], scale[0], stream(seed, Purpose.GROUPS))

@@ -15,8 +15,6 @@ from scipy.sparse.csgraph import connected_components
 from yoasovi.families import Arrow
 from yoasovi.families.arrow import Piece
 from yoasovi.model import Model
-from yoasovi.randomness import Purpose, stream
-from yoasovi.start import places
 
 _MOST_UNKNOWNS = 100  # globals and locals of one group: a line takes a few times as many draws
 _GUESSES = 8  # that are tried
@@ -44,10 +42,14 @@ class FoundGroups(NamedTuple):
     gradients: int
 
 
-def find_groups(model: Model, kernels: Any, seed: int = 0, least: Least = _USUAL) -> FoundGroups:
-    """Look for groups that are independent given all other sites; those that leave fewest globals are taken."""
-    at, scale = (x[0] for x in places(model, seed, 1))
-    rng, spent = stream(seed, Purpose.GROUPS), 0
+def find_groups(
+    model: Model, kernels: Any, at: np.ndarray, scale: np.ndarray, rng: np.random.Generator, least: Least = _USUAL
+) -> FoundGroups:
+    """Look for groups that are independent given all other sites; those that leave fewest globals are taken.
+
+    Looks are taken around `at`, (d,), as far away as `scale` says.
+    """
+    spent = 0
     for family in _guesses(model, least)[:_GUESSES]:
         spent += 1 + _MOVES
         if _apart(family, kernels, at, scale, rng):

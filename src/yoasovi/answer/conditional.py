@@ -21,6 +21,7 @@ from yoasovi.answer.correction import KERNELS_UP_TO, Gathering, Law, Pool, learn
 from yoasovi.families import Arrow
 from yoasovi.grouping import Least, find_groups
 from yoasovi.kernels.programs import as_arrays, wide
+from yoasovi.randomness import Purpose, stream
 
 _MOST_GLOBALS, _MOST_LOCALS, _MOST = 30, 6, 2000  # globals, locals of a group, and parameters in all
 _MOST_NUMBERS = 6000  # of all groups' curvature, for each draw
@@ -75,26 +76,34 @@ class InGroups:
 
 def in_groups(fit: Any, bill: Any) -> InGroups | None:
     """See a fit through its groups; None where there are none, or too many numbers in each or beside them."""
+    family, lane = fit._groups
+    return None if family is None else InGroups(fit, family, lane, bill)
+
+
+def groups_of(fit: Any) -> tuple[Arrow | None, Any]:
+    """Give the arrow that a fit is seen through, and its parameters with an axis of one lane; Nones where there is none."""
     dim = fit.model.density.dim
     if dim > (_MOST if fit.kernels.cheap else KERNELS_UP_TO) or not fit.model.differentiable:
-        return None
-    family, lane = (fit.family, fit.lane) if isinstance(fit.family, Arrow) else _small_groups(fit, bill)
+        return None, None
+    family, lane = (fit.family, fit.lane) if isinstance(fit.family, Arrow) else _small_groups(fit)
     if family is None or family.num_globals > _MOST_GLOBALS or family.num_locals > min(_MOST_LOCALS, _MOST_NUMBERS / dim):
-        return None
-    return InGroups(fit, family, lane, bill)
+        return None, None
+    return family, lane
 
 
-def _small_groups(fit: Any, bill: Any) -> tuple[Any, Any]:
+def _small_groups(fit: Any) -> tuple[Arrow | None, Any]:
     """Look for groups where q has few parameters and is one Gaussian; give the arrow nearest to it."""
     dim, lane = fit.model.density.dim, fit.lane
     if dim > _SMALL or fit.share is not None or fit.family.behind(lane, lane.mean[:, None]) is None:
         return None, None
-    found = find_groups(fit.model, fit.kernels, fit.seed, _FEW)
-    bill.num_gradients += found.gradients
+    mean, frame = fit.family.frame(lane)
+    frame = frame if frame.ndim == 3 else frame[:, None] * np.eye(dim)
+    scale = np.sqrt((frame[0] ** 2).sum(-1))
+    found = find_groups(fit.model, fit.kernels, mean[0], scale, stream(fit.seed, Purpose.GROUPS, 1), _FEW)
+    fit.num_gradients += found.gradients
     if not found.local:
         return None, None
-    family, (mean, frame) = Arrow(found.local).complete(fit.model.density), fit.family.frame(lane)
-    frame = frame if frame.ndim == 3 else frame[:, None] * np.eye(dim)
+    family = Arrow(found.local).complete(fit.model.density)
     return family, family.nearest(mean, frame @ np.swapaxes(frame, -1, -2))
 
 

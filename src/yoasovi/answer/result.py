@@ -14,6 +14,7 @@ import numpy as np
 
 from yoasovi.answer import mixture, pools
 from yoasovi.answer.averages import moments
+from yoasovi.answer.conditional import groups_of
 from yoasovi.answer.correction import Pool
 from yoasovi.answer.long_pool import LONG, LongPool
 from yoasovi.display import table
@@ -200,6 +201,11 @@ class Fit:
     def can_correct(self) -> bool:
         """Whether importance correction can carry; where a few draws cannot tell, it is tried."""
         return pools.carry(self)
+
+    @cached_property
+    def _groups(self) -> tuple[Any, Any]:
+        """The arrow through which draws are corrected group by group, and its parameters; Nones without groups."""
+        return groups_of(self)
 
     def effective_size(self, n: int = 4000) -> float:
         """Independent draws, of the posterior where `sample` corrects and of q where it does not, that n draws are worth."""
