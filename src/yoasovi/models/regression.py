@@ -24,6 +24,7 @@ from yoasovi.model import Labels, Model, Params
 from yoasovi.model.sums import SummedRows, by_blocks, counting, wide_sum
 from yoasovi.models.arrays import by_column, by_name, numbers, one_of, positive, table
 from yoasovi.models.columns import Predictors, is_table
+from yoasovi.models.line_sums import by_tiles, tiled
 
 NOISE_PRIORS: dict[str, Callable[[float], dist.Distribution]] = {
     "exponential": lambda scale: dist.Exponential(1.0 / scale), "half_normal": dist.HalfNormal,
@@ -169,11 +170,16 @@ class LineLikelihood(SummedRows):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def line_totals(likelihood: LineLikelihood, params: Params, data: Any) -> jax.Array:
-    """Sum a likelihood up over all observations at S points, (S, 2), a block of rows at a time."""
+    """Sum a likelihood up over all observations at S points, (S, 2), a block or a tile of rows at a time."""
+    if tiled(_design(params, data)[0], len(params["coefficients"])):
+        return _by_tiles(likelihood, False, params, data)[0]
     return wide_sum(_over_rows(lambda block: _block_total(likelihood, params, *block), params, data), (0, 2))
 
 
 def _line_totals_fwd(likelihood: Any, params: Any, data: Any) -> Any:
+    if tiled(_design(params, data)[0], len(params["coefficients"])):
+        return _by_tiles(likelihood, True, params, data)
+
     def both(block: Any) -> Any:
         value, back = jax.vjp(lambda p: _block_total(likelihood, p, *block), params)
         return value, back(jnp.ones_like(value))[0]
@@ -187,6 +193,19 @@ def _line_totals_bwd(likelihood: Any, slopes: Any, slope: Any) -> Any:
 
 
 line_totals.defvjp(_line_totals_fwd, _line_totals_bwd)
+
+
+def _by_tiles(likelihood: LineLikelihood, slopes: bool, params: Params, data: Any) -> tuple[jax.Array, Params | None]:
+    """Sum up over all observations on a GPU; with `slopes`, those by all parameters as well."""
+    X, _ = _design(params, data)
+    rest, rows = dict(params), {k: v for k, v in data.items() if v is not X and k != "means"}
+    b, name = rest.pop("coefficients"), "intercept" if "X" in data else "intercept_at_means"
+    a = rest.pop(name, jnp.zeros(len(b), b.dtype))
+    value, found = by_tiles(likelihood.terms, slopes, X, b, a, rest, rows)
+    if found is None:
+        return value, None
+    by_b, by_a, by_rest = found
+    return value, {**by_rest, "coefficients": by_b, **({name: by_a} if name in params else {})}
 
 
 def _over_rows(fn: Callable[[Any], Any], params: Params, data: Any) -> Any:
@@ -254,12 +273,19 @@ def bernoulli_terms(eta: jax.Array, params: Params, data: Any) -> jax.Array:
 @jax.custom_jvp
 def softplus(x: jax.Array) -> jax.Array:
     """Give log(1 + e^x); JAX's own has a derivative that takes twice as long."""
-    return jax.nn.softplus(x)
+    return _softplus(x)[0]
 
 
 @softplus.defjvp
 def _softplus_jvp(primals: Any, tangents: Any) -> Any:
-    return softplus(*primals), jax.nn.sigmoid(*primals) * tangents[0]
+    value, slope = _softplus(*primals)
+    return value, slope * tangents[0]
+
+
+def _softplus(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Give log(1 + e^x) and its slope, by one exponential."""
+    small = jnp.exp(-jnp.abs(x))
+    return jnp.maximum(x, 0.0) + jnp.log1p(small), jnp.where(x >= 0.0, 1.0, small) / (1.0 + small)
 
 
 def bernoulli_law(params: Params, data: Any) -> dist.Distribution:
