@@ -33,6 +33,22 @@ def test_a_line_through_pure_noise_proposes_nothing_much():
     assert float(np.abs(step.shift).max()) < 0.5
 
 
+def test_matched_draws_leave_a_product_of_gaussians_no_noise_from_what_bends_like_a_parabola():
+    """Scores with parabolas across coordinates: their mean is exact, which is that of E[w]; random draws miss it."""
+    rng, family, dim = np.random.default_rng(4), MeanField(), 6
+    bend = rng.normal(size=(dim, dim, dim))
+    scores = lambda eps: 0.3 + np.einsum("ni,ijk,nk->nj", eps, bend, eps)
+    mean = 0.3 + np.einsum("iji->j", bend)
+    half = rng.normal(size=(2, 9, dim))
+    off = []
+    for noise in (half, family.matched(half)):
+        both = np.stack([noise, -noise], 2).reshape(2, 18, dim)
+        off.append(max(np.abs(scores(x).mean(0) - mean).max() for x in both))
+    assert off[0] > 0.5 and off[1] < 1e-10
+    few = half[:, :dim]
+    np.testing.assert_array_equal(family.matched(few), few)  # too few to match
+
+
 def test_pairs_that_are_not_finite_are_left_out():
     rng = np.random.default_rng(3)
     eps = mirrored(rng, 10, 3)

@@ -95,6 +95,10 @@ class Gaussian(ABC):
         """Give the noise behind draws, (..., n, d); None where that is not settled, or lines are gathered otherwise."""
         return None
 
+    def matched(self, noise: Any) -> Any:
+        """Give one half of mirrored pairs (..., n, k) for a full line, moments made those of their law where that pays."""
+        return noise
+
     @abstractmethod
     def frame(self, params: Any) -> tuple[np.ndarray, np.ndarray]:
         """Give q's mean and its own units: a triangular factor (..., d, d), or one scale per coordinate (..., d)."""

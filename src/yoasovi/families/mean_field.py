@@ -9,7 +9,7 @@ import numpy as np
 
 from yoasovi.arrays import space
 from yoasovi.families.base import LOG_2PI, SCALE_CAP, Gaussian, Proposal, clip, squares, whole_line_size
-from yoasovi.windows.score_line import line_of_scales, newton, newton_of_product
+from yoasovi.windows.score_line import line_of_scales, matched, newton, newton_of_product
 
 _WHOLE_LINES_UP_TO = 64  # parameters; beyond, as many draws do more as steps
 _FEWEST = 64  # draws of a whole line: fewer may all miss the tails
@@ -65,6 +65,9 @@ class MeanField(Gaussian):
             fitted = line_of_scales(eps, white)
             step, signal, noise = newton(fitted, length, trust), fitted.signal, fitted.noise
         return Proposal(self._shifted(params, step.shift, step.log_scales), step.expected, signal, noise)
+
+    def matched(self, noise: Any) -> Any:
+        return matched(noise) if noise.shape[-2] > noise.shape[-1] else noise
 
     def line_size(self, dim: Any) -> Any:
         return max(_FEWEST, whole_line_size(dim)) if dim <= _WHOLE_LINES_UP_TO else 0

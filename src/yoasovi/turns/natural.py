@@ -51,13 +51,10 @@ class NaturalTurns(WindowTurns):
     def travel(self, state, plan, place):
         lanes, longest = len(plan.size), int(plan.size.max())
         rng = stream(self.limits.seed, Purpose.WINDOW, place)
-        size = self.family.noise_size(self.kernels.density)
-        half = rng.standard_normal((lanes, -(-longest // 2), size))
-        noise = np.stack([half, -half], 2).reshape(lanes, -1, size)[:, :longest]
-        rows = None
+        half = rng.standard_normal((lanes, -(-longest // 2), self.family.noise_size(self.kernels.density)))
+        keys = None
         if state.anchor is not None:  # a mirrored pair shares its minibatch
-            keys = key_words(stream(self.limits.seed, Purpose.ROWS, place), (lanes, half.shape[1]))
-            rows = Rows(np.repeat(keys, 2, 1)[:, :longest], state.anchor)
+            keys = np.repeat(key_words(stream(self.limits.seed, Purpose.ROWS, place), half.shape[:2]), 2, 1)
         # Lanes whose windows are of the same kind and size are fitted together.
         alike: dict[tuple[int, int], list[int]] = {}
         for lane, (kind, count) in enumerate(zip(plan.kind.tolist(), plan.size.tolist(), strict=True)):
@@ -65,14 +62,17 @@ class NaturalTurns(WindowTurns):
         groups = [np.array(x) for x in alike.values()]
 
         def cut(some):
-            count = int(plan.size[some].max())
-            keyed = None if rows is None else Rows(rows.keys[some][:, :count], take(rows.anchor, some))
-            return noise[some][:, :count], keyed
+            count, mine = int(plan.size[some].max()), half[some]
+            if plan.kind[some[0]] == LINE:
+                mine = self.family.matched(mine[:, : -(-count // 2)])
+            noise = np.stack([mine, -mine], 2).reshape(len(some), -1, half.shape[-1])[:, :count]
+            return noise, None if keys is None else Rows(keys[some][:, :count], take(state.anchor, some))
 
         of_kind = lambda *kinds: [some for some in groups if plan.kind[some[0]] in kinds]
         standing, stepping, climbing = of_kind(SCALES, LINE), of_kind(STEPS), of_kind(CLIMB)
-        seen = self.kernels.scores_of([(take(state.params, some), *cut(some)) for some in standing]) if standing else []
-        done = [self._lined(take(state, x), take(plan, x), cut(x)[0], y) for x, y in zip(standing, seen, strict=True)]
+        asked = [(take(state.params, some), *cut(some)) for some in standing]
+        seen = self.kernels.scores_of(asked) if standing else []
+        done = [self._lined(take(state, x), take(plan, x), y[1], z) for x, y, z in zip(standing, asked, seen, strict=True)]
         done += [self._stepped(take(state, some), take(plan, some), *cut(some)) for some in stepping]
         done += [self._climbed(take(state, some), take(plan, some), place) for some in climbing]
         order = np.argsort(np.concatenate([*standing, *stepping, *climbing]))

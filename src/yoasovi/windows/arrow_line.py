@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from yoasovi.arrays import space
+from yoasovi.windows import score_line
 from yoasovi.windows.score_line import shrinkage
 
 _PRIOR_WEIGHT = 4.0  # batches that the usual noise counts for, beside a number's own
@@ -65,13 +66,11 @@ class Sums(NamedTuple):
 
 
 def matched(x: Split) -> Split:
-    """Give draws whose second moments, of globals and of each group with them, are those of their law to the last digit.
+    """Give draws whose second moments, of globals and of each group with them, are those of their law: see `score_line`.
 
-    With their mirror images they have no odd moments either. Log p is a sum over groups, so what bends no more than a
-    parabola, of however many groups, has its exact mean.
+    Log p is a sum over groups, so this does for however many of them.
     """
-    count = x.hub.shape[-2]
-    hub = x.hub @ np.linalg.inv(_turned(np.linalg.cholesky(_turned(x.hub) @ x.hub / count)))
+    count, hub = x.hub.shape[-2], score_line.matched(x.hub)
     flat = _flat(x.spokes)
     spokes = (flat - hub @ (_turned(hub) @ flat / count)).reshape(x.spokes.shape)
     return Split(hub, _within(np.linalg.inv(np.linalg.cholesky(_products(spokes, spokes) / count)), spokes))
