@@ -83,11 +83,8 @@ def climb(
         bent = bend > 1e-10 * np.sqrt(_dot(step, step) * _dot(change, change))
         kept = won[bent]
         place = past.pairs[kept] % _MEMORY
-        past.steps[place, kept], past.changes[place, kept], past.curvature[place, kept] = (
-            step[bent],
-            change[bent],
-            bend[bent],
-        )
+        past.steps[place, kept], past.changes[place, kept] = step[bent], change[bent]
+        past.curvature[place, kept] = bend[bent]
         past.pairs[kept] += 1
         reach[won] = np.sqrt(_dot(step, step)) * np.where(bent, 1.0, 4.0)
         x[won], value[won], slope[won], fresh[won] = at, f[higher], g[higher], True
@@ -185,4 +182,6 @@ def _directions(slope: np.ndarray, past: Past, rows: np.ndarray, reach: np.ndarr
     q *= unit * np.where(known[0], curvature[0] / np.where(size > 0, size, 1.0), 1.0)[:, None]
     for i in reversed(range(len(back))):
         q += (alphas[i] - _dot(changes[i], q) * inverse[i])[:, None] * steps[i]
-    return np.where(known.any(0)[:, None], q, _uphill(unit * slope, np.minimum(reach, 1.0)))
+    if (bare := ~known.any(0)).any():
+        q[bare] = _uphill(unit[bare] * slope[bare], np.minimum(reach[bare], 1.0))
+    return q

@@ -24,6 +24,7 @@ from yoasovi.cli.runs import as_json
 from yoasovi.experiments import simulate
 from yoasovi.families import FullRank, LowRank, MeanField
 from yoasovi.run.progress import Rounds
+from yoasovi.verdict import looks
 from yoasovi.verdict.refined import refined_findings
 
 
@@ -150,6 +151,20 @@ def test_the_verdict_on_a_refined_fit_is_about_the_chains(fitted, refined):
     stuck = replace(refined.refined, rhat=np.array([1.0, 1.3]), stats=refined.refined.stats)
     with pytest.warns(UserWarning, match=r"fit\.refine\(max_gradients=1_600_000\)"):
         assert replace(refined, refined=stuck, _verdicts={}).diagnose().grade == "poor"
+
+
+def test_climbs_that_run_away_cost_a_refined_fit_nothing_where_its_chains_agree(fitted, refined, monkeypatch):
+    search = looks.search
+
+    def run_away(fit, *args, **options):
+        found = search(fit, *args, **options)
+        return found._replace(own=found.own._replace(distance=9.0, log_mass=fit.elbo.value - 50.0), others=())
+
+    monkeypatch.setattr(looks, "search", run_away)
+    again = replace(refined, _verdicts={})
+    assert again.diagnose().grade == "good" and "ran away" in again.diagnose().evidence["modes"].sentence
+    few = replace(refined, refined=replace(refined.refined, ess=np.array([250.0, 400.0])), _verdicts={})
+    assert few.diagnose().grade == "usable" and few.diagnose().evidence["modes"].grade == "usable"
 
 
 def test_a_budget_ends_it_and_the_answer_says_so(fitted):

@@ -46,7 +46,9 @@ def diagnose(
         return of_parts(fit.parts, [diagnose(part.fit, thresholds, draws, starts, seed) for part in fit.parts])
     ask = _Inquiry(fit, thresholds, looks.Effort.of(fit, draws, starts), seed)
     if fit.refined is not None:
-        findings = [*refined_findings(fit), *ask.modes()]
+        findings = list(refined_findings(fit))
+        ask.sure = ask.fine = all(f.state == FINE for f in findings)  # chains that agree need no comparison
+        findings += ask.modes()
     else:
         findings = list(ask.everything()) if fit.num_steps else []
         findings.insert(0, ask.stopped(findings))
