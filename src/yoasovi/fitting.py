@@ -129,7 +129,7 @@ def fit(
         return answer
     from yoasovi.answer.mend import mended
 
-    return mended(answer, options.progress)
+    return mended(answer, options.progress, {"max_steps": max_steps, "nonfinite": nonfinite, "max_nonfinite": max_nonfinite})
 
 
 def _groups(model: Model, method: Method, family: Any, batch_size: Any, options: Options) -> Callable[..., Any] | None:
@@ -378,7 +378,9 @@ def fresh_elbos(
             behind = value[some] + 4.0 * np.hypot(se[some], se[top]) < value[top]
         sure = (se[some] < enough) & (not kernels.cheap)
         full = seen.shape[1] >= _MOST_DRAWS
-        left = np.flatnonzero(~(behind | sure | full))
+        left = np.flatnonzero(~(behind | full))
+        if sure[left].all():  # all of them together: who leaves early could not be compared with the rest
+            break
         if len(left) > _CLOSEST:  # of many that are as good as the best, a few are enough
             left = np.sort(left[np.argsort(-value[some[left]], kind="stable")[:_CLOSEST]])
         some, seen = some[left], seen[left]

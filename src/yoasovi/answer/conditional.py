@@ -3,7 +3,7 @@
 Where a scale of a hierarchy is not well known, no law with straight axes holds the posterior: as the scale moves, the widths
 and places of all groups' parameters follow. Given the globals they are nearly Gaussian, and independent from group to
 group. So a draw is made in two steps: globals from a law that learns the posterior's shape round by round, as in
-`correction`; then for these globals two Newton steps of all groups' parameters at once, and a draw from the Gaussian that
+`correction`; then for these globals Newton steps of all groups' parameters at once, and a draw from the Gaussian that
 they end in (Rue, Martino and Chopin 2009 integrate over the same Gaussians). The weights are exact whatever the steps found:
 log p of the whole draw, over the density that it was drawn with. A q of few parameters that knows no groups is seen through
 the arrow of its own covariance, where log p falls into groups.
@@ -20,7 +20,7 @@ from scipy.special import logsumexp
 from yoasovi.answer.correction import KERNELS_UP_TO, Gathering, Law, Pool, learned
 from yoasovi.families import Arrow
 from yoasovi.grouping import Least, find_groups
-from yoasovi.kernels.programs import as_arrays, wide
+from yoasovi.kernels.programs import difference_step
 from yoasovi.randomness import Purpose, stream
 
 _MOST_GLOBALS, _MOST_LOCALS, _MOST = 30, 6, 2000  # globals, locals of a group, and parameters in all
@@ -231,8 +231,7 @@ def _curved(seen: InGroups, hub: np.ndarray, at: np.ndarray, slope: np.ndarray) 
 
     Groups are independent given the globals: moving the same parameter of all of them shows a column of every block.
     """
-    with wide():
-        step = float(np.cbrt(np.finfo(as_arrays(0.0).dtype).eps))
+    step = difference_step()
     moves = step * np.eye(at.shape[-1])
     blocks = np.stack([(slope - _slopes(seen, hub, at + move)) / step for move in moves], -1)  # (n, G, l, l)
     return np.linalg.eigh(0.5 * (blocks + np.swapaxes(blocks, -1, -2)))

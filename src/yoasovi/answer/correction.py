@@ -100,7 +100,10 @@ def learned(so_far: Pool, n: int, rng: np.random.Generator, axes: np.ndarray | N
     dim = so_far.eps.shape[1]
     if dim <= _KERNELS_ALONE or axes is None or dim > WARPED_UP_TO:
         return _kernels(so_far, n, rng)
-    law = Warped.of(so_far.eps, so_far.weights, axes, rng)
+    try:
+        law = Warped.of(so_far.eps, so_far.weights, axes, rng)
+    except np.linalg.LinAlgError:  # in some direction the draws are all but the same, or without end
+        return _around_q(dim, n, rng)
     return law.__call__, law.draw(n, rng)
 
 

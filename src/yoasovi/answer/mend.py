@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,18 +38,18 @@ def can_mend(fit: Fit) -> bool:
     return fit.converged and isinstance(fit.family, Gaussian) and fit.model.differentiable and fit.kernels.cheap
 
 
-def mended(fit: Fit, progress: bool | None) -> Fit:
+def mended(fit: Fit, progress: bool | None, limits: Mapping[str, Any]) -> Fit:
     """Give a better answer where there is one, with what was found and tried in its `mended`.
 
-    Ended by the user, the fit stays as it was.
+    `limits` are arguments of `fit` that hold for other fits too. Ended by the user, the fit stays as it was.
     """
     if not can_mend(fit):
         return fit
     begin, spent, stages = time.perf_counter(), fit.seconds.total, dict(fit.seconds.stages)
     most = _MOST * _cost(fit)
     try:
-        answer = _by_form(fit, most, progress)
-        answer = _by_modes(answer, most) if fit.model.density.dim <= _MODES_UP_TO else answer
+        answer = _by_form(fit, most, progress, limits)
+        answer = _by_modes(answer, most, limits) if fit.model.density.dim <= _MODES_UP_TO else answer
     except KeyboardInterrupt:
         warnings.warn("Interrupted while mending: the fit is what it was before.", stacklevel=3)
         answer = fit
@@ -71,7 +72,7 @@ def _seed(fit: Fit) -> int:
     return int(stream(fit.seed, Purpose.MEND).integers(2**62))
 
 
-def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
+def _by_form(fit: Fit, most: int, progress: bool | None, limits: Mapping[str, Any]) -> Fit:
     """Try non-centred forms where q is visibly not the posterior, or a scale depends on another site and the answer is poor.
 
     Of many groups none may show the funnel that all of them make; then q's weights do, which are uneven. ELBOs of all forms
@@ -94,7 +95,8 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
     for description, model in reparameterisations(fit.model, pair):
         if spent >= most:
             break
-        other = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=progress, mend=False)
+        settings = {"method": fit.method, "family": fit.family, "seed": fit.seed, "progress": progress, **limits}
+        other = fit_again(model, **settings, mend=False)
         if other.stop_reason == StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         gain, kept = other.elbo.value - best.elbo.value, other.converged and _gained(other, best)
@@ -111,7 +113,7 @@ def _by_form(fit: Fit, most: int, progress: bool | None) -> Fit:
     return _told(best, fit, notes, values, gradients)
 
 
-def _by_modes(fit: Fit, most: int) -> Fit:
+def _by_modes(fit: Fit, most: int, limits: Mapping[str, Any]) -> Fit:
     """Try what climbs from scattered starts find beside q."""
     effort, seed = looks.Effort.of(fit, None, None), _seed(fit)
     around = looks.wide(fit, None, min(effort.draws, _WIDE), seed)
@@ -123,7 +125,7 @@ def _by_modes(fit: Fit, most: int) -> Fit:
     if not promising(seen, fit.elbo.value):
         return fit
     before = fit.num_values, fit.num_gradients
-    better = mend_modes(fit, most, seen)
+    better = mend_modes(fit, most, seen, limits)
     if better is not None and not better.parts and not _gained(better, fit):
         fit.num_values, fit.num_gradients, better = better.num_values, better.num_gradients, None
     spent = fit if better is None else better

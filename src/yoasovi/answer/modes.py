@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,13 +29,15 @@ _SAME = 2.0  # nats between two q (KL), below which they describe the same mode
 _BLOCK, _BLOCKS, _SURE = 1000, 8, 0.01  # draws of each q by which modes are weighed, until the errors are small
 
 
-def mend_modes(fit: Fit, most: int | None = None, seen: Search | None = None) -> Fit | None:
+def mend_modes(
+    fit: Fit, most: int | None = None, seen: Search | None = None, limits: Mapping[str, Any] = MappingProxyType({})
+) -> Fit | None:
     """Give a better answer where climbs found other modes; None where the fit stays as it is.
 
     Each promising mode gets a fit that begins there, and all are weighed against each other by importance sampling. If one
     holds nearly everything, that fit is the answer; modes of 1% and more make a mixture. What that cost is
     in the counts of the answer, or of the fit that stays; no other round begins once it is `most` evaluations. The first
-    round begins with what was `seen`, or with what the verdict on the fit sees.
+    round begins with what was `seen`, or with what the verdict on the fit sees. `limits` hold for all fits.
     """
     answer, fits, tried = fit, [fit], [fit]
     values = gradients = 0
@@ -44,7 +48,7 @@ def mend_modes(fit: Fit, most: int | None = None, seen: Search | None = None) ->
         spent = sum(f.num_values + f.num_gradients for f in tried[1:]) + values + gradients
         if not places or (most is not None and spent >= most):
             break
-        more = [_from(fit, place) for place in places]
+        more = [_from(fit, place, limits) for place in places]
         tried += more
         fits, looked = _distinct([*fits, *more])
         weights = weigh(fits)
@@ -82,10 +86,10 @@ class _Place:
         return self.at
 
 
-def _from(fit: Fit, theta: np.ndarray) -> Fit:
+def _from(fit: Fit, theta: np.ndarray, limits: Mapping[str, Any]) -> Fit:
     """Fit again, beginning at a point."""
     model: Model = replace(fit.model, start=_Place(fit.model.density.split(theta)))
-    found = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=False, mend=False)
+    found = fit_again(model, method=fit.method, family=fit.family, seed=fit.seed, progress=False, mend=False, **limits)
     if found.stop_reason == StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     found.model, found.family_reason, found.asked = fit.model, fit.family_reason, fit.asked
@@ -175,13 +179,15 @@ def mixture_of(parts: list[Part]) -> Fit:
     own = []
     for k, part in enumerate(parts):
         share = Share(family, params, k)
-        one = replace(part.fit, share=share, _pools={}, _verdicts={}).looking_through(PartKernels(part.fit.kernels, share))
+        one = replace(part.fit, share=share, _pools={}, _verdicts={}, _told=set()).looking_through(
+            PartKernels(part.fit.kernels, share)
+        )
         own.append(part._replace(fit=_with_elbo(one)))
     ended = [part.fit for part in parts if not part.fit.converged] or [best]
     answer = replace(
         best, family=family, family_reason="a fit for each mode that has mass", params=params, parts=tuple(own),
         converged=ended[0].converged, stop_reason=ended[0].stop_reason, stop_detail=ended[0].stop_detail,
-        _pools={}, _verdicts={},
+        _pools={}, _verdicts={}, _told=set(),
     )  # fmt: skip
     return _with_elbo(answer)
 

@@ -186,7 +186,7 @@ def _each_mode(fit: Fit, wanted: Goal, progress: bool | None) -> Fit:
     stages = {**fit.seconds.stages, "refine": sum(part.fit.seconds.stages["refine"] for part in parts)}
     mended = replace(
         fit, parts=tuple(parts), num_gradients=fit.num_gradients + wanted.max_gradients - left,
-        seconds=fit.seconds._replace(stages=stages), _verdicts={},
+        seconds=fit.seconds._replace(stages=stages), _verdicts={}, _told=set(),
     )  # fmt: skip
     return mended.looking_through(fit.kernels)
 
@@ -202,7 +202,7 @@ def _refined(fit: Fit, own: Goal, wanted: Goal, progress: bool | None) -> Fit:
             clock.watch = clock.guard = None
     mended = replace(
         fit, refined=found, num_gradients=fit.num_gradients + found.num_gradients,
-        seconds=fit.seconds._replace(stages=stages), _verdicts={},
+        seconds=fit.seconds._replace(stages=stages), _verdicts={}, _told=set(),
     )  # fmt: skip
     return mended.looking_through(fit.kernels)
 

@@ -110,6 +110,9 @@ class LowRank(Gaussian):
         there = LowRankParams(params.mean + scale * step.shift, params.log_scale + step.log_scales, params.loading)
         return Proposal(there, step.expected, fitted.signal, fitted.noise)
 
+    def bend(self, dim: Any) -> Any:
+        return 0.0  # lines here know scales alone: only steps can tell that no loading is left to learn
+
     def frame(self, params: Any) -> Any:
         return params.mean, np.exp(params.log_scale) * np.sqrt(1.0 + (params.loading**2).sum(-1))
 

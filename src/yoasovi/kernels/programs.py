@@ -265,6 +265,16 @@ def precision() -> Iterator[None]:
         yield
 
 
+def difference_step() -> float:
+    """Give the step of finite differences, relative to the size of what is moved, in the precision of fits."""
+    with wide():
+        return float(np.cbrt(np.finfo(as_arrays(0.0).dtype).eps))
+
+
+_REPLACING = threading.Lock()  # of its own: programs are traced in other threads while theirs is held
+_TRACING = threading.local()  # `views`: of each array that is traced by this thread, one that becomes one constant
+
+
 @contextmanager
 def _own_constants() -> Iterator[None]:
     """Keep NumPy constants that are traced here apart from the same ones traced elsewhere in another precision.
@@ -273,21 +283,31 @@ def _own_constants() -> Iterator[None]:
     ask in which precision: a density that was compiled in float32 would bring float32 constants into a float64 trace, and
     the fit's float64 ones would break the user's own code afterwards. Here every array is converted through a view of
     its own, so neither meets the other. (Without this JAX's caches would have to be cleared, the user's among them.)
+    Other threads, and this one outside of here, do not notice.
     """
-    plain = getattr(_dtypes, "canonicalize_value", None)
-    if plain is None or getattr(plain, "own_constants", False):
+    if getattr(_TRACING, "views", None) is not None:
         yield
         return
-    views: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # one view of each array, so that it becomes one constant
-
-    def through_a_view(x):
-        if type(x) is not np.ndarray:
-            return plain(x)
-        return plain(views.setdefault(id(x), (x, x.view()))[1])
-
-    through_a_view.own_constants = True  # type: ignore[attr-defined]
-    _dtypes.canonicalize_value = through_a_view
+    _convert_through_views()
+    _TRACING.views = {}
     try:
         yield
     finally:
-        _dtypes.canonicalize_value = plain
+        _TRACING.views = None
+
+
+def _convert_through_views() -> None:
+    """Put a function in the place of JAX's own, once for the process, that converts views where a thread asks for them."""
+    with _REPLACING:
+        plain = getattr(_dtypes, "canonicalize_value", None)
+        if plain is None or getattr(plain, "own_constants", False):
+            return
+
+        def through_a_view(x):
+            views = getattr(_TRACING, "views", None)
+            if views is None or type(x) is not np.ndarray:
+                return plain(x)
+            return plain(views.setdefault(id(x), (x, x.view()))[1])
+
+        through_a_view.own_constants = True  # type: ignore[attr-defined]
+        _dtypes.canonicalize_value = through_a_view

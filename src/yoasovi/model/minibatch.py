@@ -45,12 +45,14 @@ def estimated(rows: Callable[..., Any], flat: jax.Array, anchor: Anchor | None) 
         return rows(flat)
     away = flat - anchor.flat
     tangent = lambda x: jax.jvp(rows, (x,), (away,))
-    known = anchor.value + anchor.gradient @ away
+    # Apart from each other: their sum would carry the rounding of a large value.
+    known = jnp.stack([anchor.value, anchor.gradient @ away])
     if anchor.hessian is None:
         there, slope = tangent(anchor.flat)
-        return jnp.append(rows(flat) - there - slope, known)
+        return jnp.concatenate([rows(flat) - there - slope, known])
     (there, slope), (_, bend) = jax.jvp(tangent, (anchor.flat,), (away,))
-    return jnp.append(rows(flat) - there - slope - 0.5 * bend, known + 0.5 * away @ anchor.hessian @ away)
+    bent = 0.5 * away @ anchor.hessian @ away
+    return jnp.concatenate([rows(flat) - there - slope - 0.5 * bend, known, bent[None]])
 
 
 class RowStream(ABC):

@@ -101,7 +101,8 @@ class NaturalTurns(WindowTurns):
         Also how many draws it rests on, and what is kept of them for the next.
         """
         family, q, count = self.family, state.params, int(plan.size[0]) // 2 * 2
-        kept = old_scores.with_draws(past, seen.theta, seen.gradient, -family.minus_log_q(q, noise), state.turn)
+        known = np.where(np.isfinite(seen.ratio)[..., None], seen.gradient, np.nan)
+        kept = old_scores.with_draws(past, seen.theta, known, -family.minus_log_q(q, noise), state.turn)
         past = old_scores.filled(past)
         behind = family.behind(q, past.theta)
         weight = old_scores.weights(past, -family.minus_log_q(q, behind))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from yoasovi.verdict.findings import UNKNOWN
+
+_BY_LUCK = ("yoasovi-naive", "yoasovi-metropolis")  # the paper's algorithms as printed
 
 
 @dataclass
@@ -18,6 +20,7 @@ class Facts:
     method: str
     steps: int
     corrects: bool  # `fit.sample()` is importance-corrected by itself
+    gradients: bool = True  # log p has them
     refine: int | None = None  # gradients that `fit.refine()` would take, about; None where it cannot be asked
     refined: int | None = None  # gradients that it was allowed, if it was asked
     stopped: str = "CONVERGED"
@@ -32,6 +35,7 @@ class Facts:
     unsearched: bool = False
     coarse: bool = False
     prior: str = ""  # the parameter that is far from its prior
+    endless: list[str] = field(default_factory=list)  # parameters that nothing holds
 
 
 def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
@@ -43,6 +47,9 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
         if "divergences" in costs:
             return "Reparameterise (non-centred): NUTS does not enter a corner of the posterior, however long it runs."
         return f"Go on: fit.refine(max_gradients={4 * facts.refined:_}), or reparameterise if R-hat stays high."
+    if facts.endless:
+        what, far = " and ".join(facts.endless), "it goes" if len(facts.endless) == 1 else "they go together"
+        return f"Give {what} a proper prior: log p hardly falls however far {far}, so the posterior is improper."
     if grade == "failed":
         return _after_failure(facts)
     if facts.coarse:
@@ -69,7 +76,7 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
     if facts.to_gain > 0:
         return _more(facts)
     if facts.family == "factorised":
-        return "Means are usable, q's spreads tend to be too small: sum the discrete latents out, or use NUTS."
+        return "Means are usable, q's spreads tend to be too small: write the model with its discrete latents summed out."
     if costs == ["prior"]:
         return f"The fit is good, but {facts.prior} is where its prior hardly goes: check the prior's scale and units."
     if facts.unsearched and costs == ["modes"]:
@@ -85,12 +92,16 @@ def advise(grade: str, evidence: Mapping[str, Any], facts: Facts) -> str:
 
 def _sample(facts: Facts) -> str:
     """Name the sampler to ask for."""
+    if not facts.gradients:
+        return "a function that gives its gradient too (`gradient=True`) would tell more"
     return "use NUTS" if facts.refine is None else f"use fit.refine(), NUTS from here (about {facts.refine:,} gradients)"
 
 
 def _after_failure(facts: Facts) -> str:
     if facts.coarse:
         return "Bring log p to a size at which a nat can be seen: rescale the data, or leave out large constants."
+    if facts.stopped == "MAX_STEPS" and facts.method in _BY_LUCK:
+        return "Use another method: this one keeps lucky draws, and does not climb the ELBO however long it runs."
     if facts.stopped == "MAX_STEPS":
         return f"More steps: raise max_steps (it ended at {facts.steps:,}), or leave it to the method."
     if facts.stopped == "INTERRUPTED":

@@ -63,9 +63,19 @@ def state_of(grade: str) -> str:
     return FINE if grade == "good" else AGAINST
 
 
+# Findings whose limit is the most that is fine, but which are judged by their error and by other findings too.
+_NOT_BY_LIMIT_ALONE = ("outside", "funnel", "to_gain", "correlation")
+
+
 def found(name: str, value: float, grade: str, sentence: str, **more: Any) -> Finding:
-    """Make a finding: its label by its name, its state by its grade unless told."""
+    """Make a finding: its label by its name, its state by its grade unless told; a mark that its limit denies is told why."""
     more = {"error": 0.0, "state": state_of(grade), "label": _LABELS.get(name, name), **more}
+    if name in _NOT_BY_LIMIT_ALONE and grade == "good":
+        above = abs(value) > more.get("limit", math.inf)
+        if more["state"] == FINE and above:
+            sentence += " Above the limit, but not beyond its error."
+        elif more["state"] == AGAINST and not above:
+            sentence += " Below the limit it costs nothing."
     return Finding(name, float(value), grade=grade, sentence=sentence, **more)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,9 +80,8 @@ class GivenDraws:
     def __init__(self, fit: Any):
         self.fit = fit
         _, self.theta, self.corrected = fit.draws(DRAWS, 0, None)
-        mean, frame = (x[0] for x in fit.family.frame(fit.lane))
-        own = Landscape(fit.kernels.point, mean, frame)
-        self.eps = own.into(self.theta) if self.corrected else None  # q's own draws need no second look
+        # The noise behind them, in which q is a standard normal; q's own draws need no second look.
+        self.eps = fit.pool(DRAWS).resample(DRAWS, stream(0, Purpose.RESAMPLE)) if self.corrected else None
         self.names, self.x = self._flat(self.theta)
         self.moments = Moments.of(self.x, size=fit.effective_size(DRAWS))
         self.chains: list[tuple[np.ndarray, np.ndarray]] = []  # means and mean squares, and where they began
@@ -131,7 +131,9 @@ class GivenDraws:
         chosen = stream(seed, Purpose.VERDICT_CHAINS).permutation(len(self.theta))[k * count : (k + 1) * count]
         mean, frame = (x[0] for x in self.fit.family.frame(self.fit.lane))
         if self.corrected and mean.size <= FULL_UP_TO:
-            mean, frame = self.theta.mean(0), np.linalg.cholesky(np.cov(self.theta.T).reshape(mean.size, mean.size))
+            with suppress(np.linalg.LinAlgError):  # draws that lie in fewer dimensions stay in q's units
+                root = np.linalg.cholesky(np.cov(self.theta.T).reshape(mean.size, mean.size))
+                mean, frame = self.theta.mean(0), root
         landscape = Landscape(self.fit.kernels.point, mean, frame)
         seen = chains.wander(landscape, self.theta[chosen], most, stream(seed, Purpose.VERDICT_CHAINS, k + 1))
         if len(seen.theta) < 4 or seen.accepted < 0.3:

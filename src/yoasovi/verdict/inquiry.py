@@ -22,7 +22,7 @@ from yoasovi.verdict.given import GivenDraws, Off
 from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.verdict.neck import tails
 from yoasovi.verdict.pairs import surest
-from yoasovi.verdict.prior import expected
+from yoasovi.verdict.prior import endless, expected
 from yoasovi.verdict.refined import refined_findings
 
 _ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
@@ -54,6 +54,9 @@ def diagnose(
         findings.insert(0, ask.stopped(findings))
     grade = GRADES[max(GRADES.index(f.grade) for f in findings)]
     evidence = {f.name: f for f in findings}
+    if grade in ("poor", "failed") and fit.num_steps and isinstance(fit.family, Gaussian) and fit.refined is None:
+        ask.facts.endless = endless(fit)
+        ask.num_values += 3
     return Verdict(grade, evidence, advise(grade, evidence, ask.facts), ask.num_values, ask.num_gradients, ask.seen)
 
 
@@ -67,6 +70,7 @@ class _Inquiry:
         self.dim = fit.model.density.dim
         self.facts = Facts(
             family=fit.family.name, dim=self.dim, method=fit.method.name, steps=fit.num_steps, corrects=fit.worth_correcting,
+            gradients=fit.model.differentiable or not fit.model.on_host,
             refine=expected_gradients(fit) if refusal(fit.model) is None and isinstance(fit.family, Gaussian) else None,
             refined=None if fit.refined is None else fit.refined.wanted.max_gradients,
         )  # fmt: skip
@@ -124,7 +128,9 @@ class _Inquiry:
         if steps >= method.max_steps:
             text = f"The method took the {steps:,} steps it takes; it has no rule that tells when to stop."
             return say("good", text, state=UNKNOWN)
-        enough = any(f.name == "to_gain" and f.state == FINE for f in others)
+        # A full step from far away may overshoot, which looks like nothing to gain: the evidence must not be far off either.
+        states = {f.name: f.state for f in others}
+        enough = states.get("to_gain") == FINE and states.get("gap", FINE) == FINE
         text = f"Ended after {steps:,} of the {method.max_steps:,} steps that the method usually takes, as it was asked to"
         return say("good" if enough else short, f"{text}, with little left to gain." if enough else f"{text}.")
 
@@ -292,7 +298,7 @@ class _Inquiry:
             return say("good", "No correlation is missed.")
         text = f"q misses a partial correlation between {pair[0]} and {pair[1]}"
         if self.facts.corrects:
-            return say("good", f"{text}; the draws you get are corrected for it.", state=AGAINST)
+            return say("good", f"{text}; correction of the draws makes up for it as far as it goes.", state=AGAINST)
         return say("usable", f"{text}.")
 
     def _funnel(self, pairs: diagnostics.Pairwise) -> Finding:

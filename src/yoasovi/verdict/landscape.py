@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from yoasovi.kernels.programs import difference_step
+
 FULL_UP_TO = 300  # parameters, for what costs d gradients or d^2 numbers
 
 
@@ -59,8 +61,9 @@ class Landscape:
             return blank
         unit = 0.5 * x.size * np.log(2 * np.pi) + self.volume
         if x.size > FULL_UP_TO or not hessian:  # taken to be as wide as q
-            return blank._replace(log_mass=float(height + unit), guessed=True)
-        step = 1e-4
+            cut = 0.5 * gradient @ gradient > self._slack(x)
+            return blank if cut else blank._replace(log_mass=float(height + unit), guessed=True)
+        step = difference_step()
         columns = (self.at(x + step * np.eye(x.size))[1] - gradient) / step
         curvature = -0.5 * (columns + columns.T)
         if not np.isfinite(curvature).all():
@@ -69,10 +72,14 @@ class Landscape:
         if values[0] <= 1e-6 * values[-1]:  # a saddle, a ridge, or a climb that has no end
             return blank
         more = 0.5 * float(np.sum((vectors.T @ gradient) ** 2 / values))
-        if more > 1.0 + 0.1 * x.size:  # the climb was cut on its way
+        if more > self._slack(x):
             return blank
         mass = height + more + unit - 0.5 * np.log(values).sum()
         return blank._replace(log_mass=float(mass))
+
+    def _slack(self, x: np.ndarray) -> float:
+        """Give the nats to the top beyond which a climb was cut on its way."""
+        return 1.0 + 0.1 * x.size
 
     def barrier(self, a: Mode, b: Mode) -> float:
         """Give how far log p falls on the straight way between two modes."""

@@ -189,8 +189,8 @@ def search(fit: Any, effort: Effort, budget: int = 60, seed: int = 0, far: np.nd
     mean, frame = (x[0] for x in fit.family.frame(fit.lane))
     landscape = Landscape(fit.kernels.point, mean, frame)
     begins, values = _starts(fit, landscape, effort.starts, seed)
-    if far is not None and far.shape[1] == mean.size:
-        begins = np.concatenate([begins, far])
+    if far is not None:
+        begins = np.concatenate([begins, landscape.into(fit.family.place(fit.lane, far[None])[0])])
     found = climb(landscape.look, begins, budget, enough=0.01)
     landscape.gradients += int(found.gradients.sum())
     ends: list[int] = []

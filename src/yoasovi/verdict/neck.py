@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from yoasovi.climb import climb
+from yoasovi.kernels.programs import difference_step
 from yoasovi.randomness import Purpose, mirrored, stream
 from yoasovi.verdict.diagnostics import effective_size
 
 _PLACES = np.array([-8.0, -6.0, -4.5, -3.5, -2.5, -1.5, -0.75, 0.0, 0.75, 1.5, 2.5, 3.5, 4.5, 6.0])  # sds from the middle
 _TAIL = 1.5  # where a tail begins
-_STEP = 1e-5
 _DRAWS, _EVEN, _WIDER = 200, 0.05, 1.1  # draws at a place, share of them that must count, and how much wider their law is
 
 
@@ -52,30 +52,30 @@ def tails(fit: Any, leader: int, theta: np.ndarray) -> Tails | None:
 
     found = climb(look, begins, 100, enough=0.01)
     others = np.delete(np.arange(z.shape[1]), leader)
-    moved = found.top[:, None] + _STEP * np.eye(z.shape[1])[others]
+    step = difference_step()
+    moved = found.top[:, None] + step * np.eye(z.shape[1])[others]
     here = look(found.top)[1]
     there = look(moved.reshape(-1, z.shape[1]))[1].reshape(moved.shape)
-    curvature = -(there - here[:, None])[:, :, others] / _STEP
+    curvature = -(there - here[:, None])[:, :, others] / step
     spent = int(found.gradients.sum()) + len(here) * (1 + len(others))
     noise = mirrored(stream(fit.seed, Purpose.NECK), _DRAWS, len(others))
-    heights = np.full(len(_PLACES), -np.inf)
+    heights, values = np.full(len(_PLACES), -np.inf), 0
     for i, (top, slope, bend) in enumerate(zip(found.top, here[:, others], curvature, strict=True)):
         law = _around(top[others], slope, bend)
         if law is None:
             continue
         points = np.tile(top, (_DRAWS, 1))
         points[:, others] = law[0] + noise @ law[1].T
+        values += _DRAWS
         value = fit.kernels.heights(middle + scale * points) + 0.5 * (noise**2).sum(1)
         weights = np.exp(np.where(np.isfinite(value), value, -np.inf) - np.max(value[np.isfinite(value)], initial=-np.inf))
         if effective_size(weights / weights.sum()) > _EVEN * _DRAWS:
             heights[i] = np.log(weights.mean()) + np.max(value[np.isfinite(value)]) + law[2]
     inside = np.abs(_PLACES) <= _TAIL
-    values = _DRAWS * len(_PLACES)
     if not np.isfinite(heights[inside]).all() or np.isfinite(heights).sum() < len(heights) - 4:
         return Tails(np.nan, theta[:0], np.empty(0), spent, values)
-    from scipy.interpolate import (
-        PchipInterpolator,
-    )  # slow to import, and seldom needed; beside a cliff it does not overshoot
+    # Slow to import, and seldom needed; beside a cliff it does not overshoot.
+    from scipy.interpolate import PchipInterpolator
 
     known = np.isfinite(heights)
     fine = np.linspace(_PLACES[known][0], _PLACES[known][-1], 500)

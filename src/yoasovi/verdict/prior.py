@@ -1,4 +1,4 @@
-"""Priors that the data speak against: what a posterior owes to a prior that is far from where the data are."""
+"""Priors that the data speak against, and those that are missed: directions in which nothing holds the parameters."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ _PULL = 0.25  # posterior sds that the prior must move a parameter by to be wort
 # Share of the prior's variance that the data count as taking away, at least: where the posterior is not normal, or q has not
 # converged, it can be as wide as the prior, and a mean one prior sd away is no conflict then.
 _LEAST_LEARNED = 0.25
+# Distance along q's longest axis, relative to the parameters' size, and nats by which log p falls on it where nothing holds.
+_FAR, _HARDLY = 1e9, 1.0
+_LARGEST = 1e150  # number that can be squared
 _NORMAL = (dist.Normal, dist.LogNormal, dist.MultivariateNormal)  # normal on the scale that q lives on
 
 
@@ -27,6 +30,21 @@ class Expected(NamedTuple):
     limit: float  # beyond what chance allows
     conflict: bool  # it is farther, and owes something to the prior
     sentence: str
+
+
+def endless(fit: Any) -> list[str]:
+    """Name the parameters along q's longest axis, if log p is as high a billion times their size away: nothing holds them.
+
+    Three values of log p.
+    """
+    mean, frame = (np.clip(np.nan_to_num(x), -_LARGEST, _LARGEST) for x in fit.family.frame(fit.params))
+    axis = np.eye(len(mean))[np.argmax(frame)] if frame.ndim == 1 else np.linalg.svd(frame / np.abs(frame).max())[0][:, 0]
+    away = min(_FAR * max(1.0, np.abs(mean).max()), _LARGEST) * axis
+    near, *far = fit.kernels.heights(np.stack([mean, mean + away, mean - away]))
+    if not any(np.isfinite(h) and h > near - _HARDLY for h in far):
+        return []
+    share = np.abs(axis) / np.abs(axis).max()
+    return [fit.model.free_names[j] for j in sorted(np.argsort(-share)[:3]) if share[j] > 0.1]
 
 
 def expected(fit: Any, least: float = 3.0) -> Expected | None:
