@@ -303,3 +303,9 @@ def test_the_list_names_every_posterior_and_method(capsys):
     app(["bench", "--list"], standalone_mode=False)
     said = capsys.readouterr().out
     assert all(f"  {name}" in said for name in [*POSTERIORS, *PEERS])
+
+
+def test_who_never_gets_there_takes_forever_in_the_median_of_all():
+    race = lambda ours, theirs: judged.Race("x", "default", -1.0, (ours, ours), (theirs, theirs), "SVI")
+    found = [race(1.0, 2.0), race(1.0, None), race(None, 1.0), race(None, None)]
+    assert judged.middle_of_all(found, True) == 0.5 and judged.middle_ratio(found, True)[2] == 1

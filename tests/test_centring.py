@@ -174,7 +174,8 @@ def walk():
 
 def masked():
     scale = numpyro.sample("scale", dist.HalfNormal(1))
-    numpyro.sample("x", dist.Normal(jnp.zeros(2), scale).mask(jnp.array([True, False])))
+    x = numpyro.sample("x", dist.Normal(jnp.zeros(2), scale).mask(jnp.array([True, False])))
+    numpyro.sample("y", dist.Normal(x, 1.0), obs=jnp.ones(2))
 
 
 def fixed():

@@ -182,12 +182,30 @@ def bare(y):
 
 @pytest.mark.parametrize(
     ("fn", "why"),
-    [(outside, "'y', outside of its plate, depends on it"), (uncounted, "values are not 0, 1, 2"), (bare, "is in no plate")],
+    [
+        (outside, "'y', outside of its plate, depends on it"),
+        (uncounted, r"values are not 0, 1, 2, .*1 \+ Categorical"),
+        (bare, "is in no plate"),
+    ],
 )
 def test_what_numpyro_would_sum_wrongly_is_fitted_by_values(fn, why):
     with pytest.warns(UserWarning, match=f"'b' of the NumPyro model cannot be summed out .*{why}"):
         model = from_numpyro(fn, np.float64(1.3))
     assert "b" in model.prior and model.recovered is None
+
+
+def test_values_that_do_not_count_from_zero_are_refused_with_a_way_out():
+    with pytest.warns(UserWarning, match="fitted by values alone"):
+        model = from_numpyro(uncounted, np.float64(1.3))
+    with pytest.raises(ValueError, match=r"no law for discrete site 'b' with support .* as in 1 \+ Categorical"):
+        yo.fit(model)
+
+    def counted(y):
+        p = numpyro.sample("p", dist.Beta(1.0, 1.0))
+        b = 2 + numpyro.sample("b", dist.Categorical(np.ones(3) / 3))
+        numpyro.sample("y", dist.Normal(p * b, 1.0), obs=y)
+
+    assert set(from_numpyro(counted, np.float64(1.3)).prior) == {"p"}  # what it says can be done
 
 
 def test_infinitely_many_values_stay_and_others_are_summed_out():

@@ -76,6 +76,22 @@ def test_function_that_returns_anything_but_a_number_is_refused(fn, batched, mes
         host.values(np.zeros((1, 2)))
 
 
+@pytest.mark.parametrize(
+    ("fn", "batched"),
+    [(lambda x: (-0.5 * x @ x, -x), False), (lambda x: (-0.5 * np.sum(x**2, 1), -x), True)],
+    ids=["by draw", "by rows"],
+)
+def test_a_gradient_that_was_not_announced_is_told_how_to_be(fn, batched):
+    host = yo.Model.external(fn, 2, batched=batched).log_likelihood
+    with pytest.raises(ValueError, match=r"`fn` of `Model.external` .* log p alone; pass gradient=True for"):
+        host.values(np.zeros((2, 2)))
+
+
+def test_a_list_of_two_values_is_no_gradient():
+    host = yo.Model.external(lambda x: [-1.0, -2.0], 3, batched=True).log_likelihood
+    np.testing.assert_array_equal(host.values(np.zeros((2, 3))), [-1.0, -2.0])
+
+
 # ---- with a gradient of its own --------------------------------------------------------------------------
 
 CENTRE, FACTOR = np.array([1.0, -2.0, 300.0]), np.array([[1.0, 0, 0], [0.8, 0.5, 0], [-20.0, 5.0, 40.0]])
@@ -129,6 +145,14 @@ def test_a_function_with_its_gradient_has_means_a_verdict_a_file_and_no_nuts(tmp
     with pytest.raises(ValueError, match="`refine` needs a density written in JAX; that of mine"):
         fit.refine()
     with pytest.raises(ValueError, match="`dic` needs a likelihood apart from the prior"):
+        fit.dic()
+
+
+def test_a_density_in_one_piece_has_no_dic():
+    fit = yo.fit(yo.Model.from_log_density(in_jax, {"x": dist.constraints.real}, {"x": (3,)}, name="whole"))
+    with pytest.raises(
+        ValueError, match="`dic` needs a likelihood apart from the prior; the density of whole gives the sum"
+    ):
         fit.dic()
 
 

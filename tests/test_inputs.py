@@ -333,6 +333,7 @@ CALLS = [
     (lambda: yo.fit(model(), checkpoint=7), "`checkpoint` of `fit` must be a folder or a Checkpoint; got 7"),
     (lambda: yo.Checkpoint("x", seconds=float("nan")), "`seconds` of `Checkpoint` must be a positive finite number"),
     (lambda: model(prior={"m": 1.0}), "`prior['m']` of `Model` must be a NumPyro distribution"),
+    (lambda: model(data={"y": [[1.0], [2.0, 3.0]]}), "`data['y']` of `Model` must be an array, or lists of one length"),
     (lambda: model(data=np.array(["a"])), "`data` of `Model` must be numeric"),
     (lambda: model(data=np.array([np.inf])), "`data` of `Model` must be finite; got 1 NaN"),
     (lambda: model(log_likelihood=lambda p, d: jnp.sum(d)), "must return one value per observation"),
@@ -397,6 +398,15 @@ def test_sixty_and_more_bad_inputs_are_each_refused_in_their_own_words(desk):
         tell(str(caught.value), says, says)
     assert len(said) >= 60 and len(set(said)) == len(said)
     assert listing(desk) == before and compiling.num_programs() == programs
+
+
+def test_lists_of_numbers_are_arrays_of_a_models_data():
+    by_name = lambda params, data: likelihood(params, data["y"])
+    made = model(log_likelihood=by_name, data={"y": [1.0, 2.0], "more": ([[1, 2], [3, 4]], np.ones(2))})
+    assert made.data["y"].tolist() == [1.0, 2.0] and made.data["more"][0].shape == (2, 2)
+    assert model(data=[1.0, 2.0]).num_observations == 2
+    given = {"y": np.ones(3)}
+    assert model(log_likelihood=by_name, data=given).data is given
 
 
 def test_the_help_says_what_is_code_and_what_is_data():

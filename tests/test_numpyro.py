@@ -232,13 +232,68 @@ def test_masked_missing_values_are_not_missing():
 
 
 def test_missing_values_can_be_latent():
-    def model_fn(y, seen):
+    def model_fn(y, missing):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        own = numpyro.sample("own", dist.Normal(0, 1).expand([len(missing)]).mask(False))  # y's law is its prior
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.asarray(y).at[missing].set(own))
+
+    model = assert_same_density_as_numpyro(model_fn, Y, np.array([1]))
+    assert model.prior["own"].shape() == (1,)
+
+
+def test_latents_that_a_mask_leaves_without_a_prior_are_refused():
+    def partly(y, seen):
         mu = numpyro.sample("mu", dist.Normal(0, 5))
         with numpyro.plate("n", 3):
             numpyro.sample("y", dist.Normal(mu, 1.0), obs=y, obs_mask=seen)
 
-    model = assert_same_density_as_numpyro(model_fn, Y, np.array([True, False, True]))
-    assert "y_unobserved" in model.prior
+    with pytest.raises(ValueError, match=r"Site 'y_unobserved' .* 2 value.* without a prior, and nothing else depends"):
+        from_numpyro(partly, Y, np.array([True, False, True]))
+
+
+@pytest.mark.parametrize(
+    ("law", "y", "said"),
+    [
+        (dist.Poisson, np.array([1.0, -1.0, 1.5]), "2 .* Poisson law cannot give, such as -1.0"),
+        (lambda x: dist.Gamma(x, 1.0), np.array([1.0, 2.0, -1.0]), "1 .* Gamma law cannot give, such as -1.0"),
+        (lambda x: dist.Dirichlet(x * jnp.ones(2)), np.array([[0.5, 0.5], [0.4, 0.5], [0.1, 0.9]]), r"1 .*\[0.4, 0.5\]"),
+        (lambda x: dist.Binomial(jnp.array([1, 2, 3]) + 1, x / (1 + x)), np.array([2, 2, 5]), "1 .* such as 5"),
+    ],
+    ids=["Poisson", "Gamma", "Dirichlet", "Binomial"],
+)
+def test_observations_that_cannot_be_are_refused_unless_they_are_masked(law, y, said):
+    def model_fn(y, seen):
+        x = numpyro.sample("x", dist.Gamma(2.0, 1.0))
+        with numpyro.plate("n", 3), handlers.mask(mask=seen):
+            numpyro.sample("y", law(x), obs=y)
+
+    with pytest.raises(ValueError, match=f"Observed site 'y' of the NumPyro model has {said}"):
+        from_numpyro(model_fn, y, np.ones(3, bool))
+    seen = np.array([True, False, False]) if "Poisson" in said else ~np.isin(np.arange(3), [1 if y.ndim == 2 else 2])
+    assert set(from_numpyro(model_fn, y, seen).prior) == {"x"}
+
+
+def test_a_support_that_moves_with_a_latent_site_refuses_no_observation():
+    def model_fn(y):
+        numpyro.sample("y", dist.Uniform(0.0, numpyro.sample("top", dist.Gamma(2.0, 1.0))), obs=y)
+
+    assert set(from_numpyro(model_fn, 100 * Y).prior) == {"top"}
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["plain", "asks the column"])
+def test_columns_of_a_table_are_arrays_unless_the_model_asks_for_more(asks):
+    pandas = pytest.importorskip("pandas")
+
+    def model_fn(x, y):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        x, y = (x.to_numpy(), y.to_numpy()) if asks else (x, y)
+        numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+    table = pandas.DataFrame({"x": 2 * Y, "y": Y}, index=[7, 8, 9])
+    model = from_numpyro(model_fn, table.x, table.y)
+    each = model.log_marginal({"slope": jnp.array(0.5)}, model.data)
+    np.testing.assert_allclose(each, dist.Normal(Y, 1.0).log_prob(Y), rtol=1e-6)
+    assert (model.data is None) == asks
 
 
 def test_reparameterised_sites_come_back_under_their_own_names():
@@ -287,6 +342,7 @@ def test_eight_schools_agree_with_long_nuts_runs(schools_fit, schools_draws):
     for name, (mean, sd) in reference.items():
         ours = schools_draws[name][:, 0] if name == "theta" else schools_draws[name]
         assert abs(ours.mean() - mean) < 0.15 * sd, name
+        assert ours.std() == pytest.approx(sd, rel=0.2), name
 
 
 def test_deterministic_sites_are_among_the_draws(schools_draws):
@@ -440,7 +496,10 @@ BAD = {
     "not callable": (3, "`model_fn` of `from_numpyro` must be a NumPyro model function; got 3"),
     "arguments missing": (eight_schools, "missing a required argument: 'y'.*from_numpyro\\(eight_schools, ...\\)"),
     "nothing to infer": (lambda: numpyro.sample("y", dist.Normal(0, 1), obs=1.0), "no latent site"),
-    "missing observation": (two_sites(lambda: dist.Normal(0, 1), np.array([1, np.nan])), "'y' .* 1 missing value"),
+    "missing observation": (
+        two_sites(lambda: dist.Normal(0, 1), np.array([1, np.nan])),
+        "'y' .* 1 missing value.* latent site in their places",
+    ),
     "NaN in a prior": (two_sites(lambda: dist.Normal(np.nan, 1)), "Site 'x' .* invalid loc parameter"),
     "NaN in a dependent law": (nan_below, "Site 'x' .* invalid scale parameter"),
     "NaN in a covariate": (nan_covariate, "Site 'y' .* NaN parameters"),

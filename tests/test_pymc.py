@@ -1,9 +1,11 @@
 """The PyMC door: PyMC's own log density, names, dims and coords; what cannot be fitted is refused by name."""
 
 import os
+import pickle
 import sys
 import warnings
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,9 @@ from numpyro.distributions import biject_to, constraints
 
 import yoasovi as yo
 from yoasovi.answer.predictive import recovered
+from yoasovi.files.identity import of_model
 from yoasovi.kernels.programs import precision
+from yoasovi.model.centring import may_be_centred
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -344,6 +348,56 @@ def test_prediction_says_what_is_missing(straight, tmp_path, fitted):
         pm.Normal("b")
     with pytest.raises(ValueError, match="no observed variable: it has nothing to predict"):
         yo.from_pymc(blind).predictive.with_arguments(0, {"b": np.zeros(2)}, {})
+
+
+def test_what_cannot_be_drawn_is_said_in_one_line_and_left_out_of_labelled_output_and_reports():
+    pytest.importorskip("arviz_base")
+    from yoasovi.report import checks
+
+    with pm.Model() as model:
+        logp = lambda value, m: -0.5 * (value - m) ** 2
+        pm.CustomDist("y", pm.Normal("m", 0, 5), logp=logp, observed=X[:, 0])
+    fit = yo.fit(model)
+    with pytest.raises(NotImplementedError, match=r"^The PyMC model cannot be drawn from: .*random.*\.$") as caught:
+        fit.predict(n=5)
+    assert "\n" not in str(caught.value)
+    with pytest.warns(UserWarning, match="Data drawn from the fitted model are left out. The PyMC model cannot be drawn"):
+        tree = fit.to_datatree(20)
+    assert "posterior_predictive" not in tree.children and tree.log_likelihood["y"].shape == (1, 20, 60)
+    with pytest.warns(UserWarning, match="are left out"):
+        assert checks.predictive_charts(fit) == []
+
+
+def test_a_model_goes_to_another_process_without_what_was_compiled():
+    model = yo.from_pymc(schools())
+    start = {k: np.asarray(v) for k, v in model.start(jax.random.key(0)).items()}
+    with precision():
+        want, known = model.log_likelihood(start, model.data), of_model(model)
+    again = pickle.loads(cloudpickle.dumps(model))
+    assert "fn" not in again.log_likelihood.graph.__dict__
+    with precision():
+        found = again.log_likelihood(start, again.data)
+        assert found.dtype == jnp.float64 and of_model(again) == known
+    np.testing.assert_array_equal(found, want)
+
+
+def test_transforms_of_pymcs_own_go_to_another_process_too():
+    model = yo.from_pymc(mixture())
+    warp = next(x.warp for x in model.start.sites if x.warp is not None)
+    free = np.zeros(warp.free_shape) + 0.3
+    with precision():
+        want = warp.forward(free)[0]
+        np.testing.assert_allclose(warp.backward(want)[0], free)
+        again = pickle.loads(cloudpickle.dumps(warp))
+        assert not {"forward", "backward"} & set(again.__dict__)
+        np.testing.assert_array_equal(again.forward(free)[0], want)
+
+
+def test_priors_that_depend_on_nothing_are_not_said_to_have_another_form():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu", 0, 5), pm.HalfNormal("s", 5), observed=X[:, 0])
+    assert not may_be_centred(yo.from_pymc(model), ("s", "mu"))
+    assert may_be_centred(yo.from_pymc(schools()), ("tau", "theta[A]"))
 
 
 def test_importing_the_backend_changes_no_setting_of_the_process():

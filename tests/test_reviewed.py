@@ -157,3 +157,30 @@ def test_a_proper_posterior_is_not_called_endless_in_large_units():
     fit = yo.fit(wide, progress=False, max_steps=40, mend=False)
     with pytest.warns(UserWarning):
         assert "proper prior" not in replace(fit, _verdicts={}).diagnose().advice
+
+
+def test_loo_takes_terms_that_do_not_vary_as_they_are_and_refuses_a_single_one():
+    from yoasovi.verdict.diagnostics import loo
+
+    rng = np.random.default_rng(0)
+    terms = -1.0 - 0.1 * rng.normal(size=(500, 6)) ** 2
+    masked = np.concatenate([terms, np.zeros((500, 2)), np.full((500, 1), -2.0)], 1)
+    some, all_of_them = loo(terms, np.zeros(500)), loo(masked, np.zeros(500))
+    assert all_of_them.elpd == pytest.approx(some.elpd - 2.0) and all_of_them.p_loo == pytest.approx(some.p_loo)
+    assert not all_of_them.doubtful[6:].any()
+    with pytest.raises(ValueError, match="two observations or more"):
+        loo(terms[:, :1], np.zeros(500))
+
+
+def test_a_product_of_laws_without_local_sites_has_loo_and_no_dic_where_a_mean_says_nothing():
+    y = np.random.default_rng(0).normal(1.0, 1.0, 20)
+    model = yo.Model(
+        prior={"mu": dist.Normal(0.0, 3.0), "z": dist.Bernoulli(0.3)}, data=y,
+        log_likelihood=lambda p, y: dist.Normal(p["mu"] + p["z"], 1.0).log_prob(y),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = yo.fit(model, max_steps=1_000, progress=False)
+    assert -40.0 < fit.loo().elpd < -20.0
+    with pytest.raises(ValueError, match="`dic` needs a mean of every parameter; z of"):
+        fit.dic()

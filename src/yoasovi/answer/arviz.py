@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from yoasovi.answer.predictive import recovered, replicate
+from yoasovi.answer.predictive import recovered, replicate_if_drawn
 from yoasovi.extras import need
 from yoasovi.model import HostDensity, Labels, Model, WholeDensity
 
@@ -79,7 +79,7 @@ def _predictive(model: Model, labels: Labels, draws: Mapping[str, np.ndarray], s
     """Draw new observations, where the model says how."""
     if getattr(model, "predictive", None) is None or not labels.observed:
         return {}
-    made = replicate(model, draws, seed)
+    made = replicate_if_drawn(model, draws, seed)
     return made if isinstance(made, Mapping) else {"y": made}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from yoasovi.errors import absent, check, positive_integer
+from yoasovi.errors import absent, check, first_line, positive_integer
 from yoasovi.kernels.programs import Bound, Clock, Held
 from yoasovi.model import HostDensity, WholeDensity
 from yoasovi.randomness import Purpose, open_uniform, stream
@@ -61,6 +62,15 @@ def replicate(model: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
     return model.predictive.with_arguments(seed, draws, model.predictive.fitted)  # PyMC's, whose data may have changed
 
 
+def replicate_if_drawn(model: Any, draws: Mapping[str, np.ndarray], seed: int) -> Any:
+    """Do the same; where a law cannot be drawn from give nothing, and warn."""
+    try:
+        return replicate(model, draws, seed)
+    except NotImplementedError as error:
+        warnings.warn(f"Data drawn from the fitted model are left out. {first_line(error)}", stacklevel=2)
+        return {}
+
+
 def recovered(model: Any, draws: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """Add to draws the latents that the model has summed out, if there are any."""
     if model.recovered is None:
@@ -107,7 +117,8 @@ def pointwise(fit: Any, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     else:
         noise = fit.family.noise(open_uniform(stream(seed, Purpose.LOO), (n, fit.family.noise_size(model.density))))
         ratio = fit.kernels.values(fit.lane, noise[None])[0]
-        theta = fit.kernels.draws(fit.params, noise) if local else fit.family.place(fit.lane, noise[None])[0]
+        placed = hasattr(fit.family, "place")  # a product of other laws has no one vector of parameters
+        theta = fit.family.place(fit.lane, noise[None])[0] if placed else fit.kernels.draws(fit.params, noise)
     each = _by_observation(fit, fn, theta)
     sound = np.isfinite(ratio) & np.isfinite(each).all(1)
     return each[sound], ratio[sound]

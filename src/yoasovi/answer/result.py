@@ -23,7 +23,7 @@ from yoasovi.families import Gaussian, Share
 from yoasovi.kernels import kernels_of
 from yoasovi.kernels.looks import PartKernels
 from yoasovi.kernels.programs import Clock, Stages
-from yoasovi.model import Model
+from yoasovi.model import HostDensity, Model, WholeDensity
 from yoasovi.randomness import Purpose, open_uniform, stream
 from yoasovi.run.nonfinite import Nonfinite
 from yoasovi.stopping import StopReason
@@ -334,7 +334,7 @@ class Fit:
             return diagnostics.loo(*pointwise(self, n, seed))
 
     def predict(self, data: Any = None, n: int = 1000, seed: int = 0, corrected: bool | None = None) -> Any:
-        """Draw from the posterior predictive; see `yoasovi.predictive.predict`."""
+        """Draw from the posterior predictive; see `yoasovi.answer.predictive.predict`."""
         with self.waiting("predict"):
             from yoasovi.answer.predictive import predict
 
@@ -360,12 +360,18 @@ class Fit:
         `n` draws; by default 1,000, fewer where looks are expensive.
         """
         fn = self.model.log_marginal or self.model.log_likelihood
+        if isinstance(fn, WholeDensity | HostDensity):
+            raise ValueError(
+                f"`dic` needs a likelihood apart from the prior; the density of {self.model.name} gives the sum of both."
+            )
         n = n or (1000 if self.kernels.cheap else 100)
         draws = self.sample(n, seed, corrected=False if self.refined is None else None)
         names = [s.name for s in self.model.density.local_sites]
         if names and self.model.log_marginal is None:
             raise ValueError("`dic` needs `log_marginal` of `Model`: the likelihood with its local latents summed out.")
         known = {k: v for k, v in draws.items() if k not in names}
+        if whole := [s.name for s in self.model.density.sites if s.discrete]:
+            raise ValueError(f"`dic` needs a mean of every parameter; {', '.join(whole)} of {self.model.name} have none.")
         with self.waiting("dic"):
             middle = {k: v.mean(0, keepdims=True).astype(v.dtype) for k, v in known.items()}
             both = {k: np.concatenate([v, middle[k]]) for k, v in known.items()}

@@ -132,6 +132,13 @@ def middle_ratio(found: list[Race], warm: bool) -> tuple[float, float, int] | No
     return (median(ratios), max(ratios), len(ratios)) if ratios else None
 
 
+def middle_of_all(found: list[Race], warm: bool) -> float | None:
+    """Give the median ratio over all races that anybody ends; who never gets there takes forever."""
+    ended = [(race.ours[warm], race.theirs[warm]) for race in found if any(x[warm] for x in (race.ours, race.theirs))]
+    ratios = [np.inf if not ours else 0.0 if not theirs else ours / theirs for ours, theirs in ended]
+    return median(ratios) if ratios else None
+
+
 def wins(rows: list[Row], found: list[Race]) -> list[str]:
     """Say plainly where something else than the default does better."""
     out = []

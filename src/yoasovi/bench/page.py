@@ -8,7 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from yoasovi.bench.judged import GOLD, MEAN, OURS, SVI, Race, middle_ratio, races, wins
+import numpy as np
+
+from yoasovi.bench.judged import GOLD, MEAN, OURS, SVI, Race, middle_of_all, middle_ratio, races, wins
 from yoasovi.bench.peers import MARKS, PEERS, STEPS, STOPS
 from yoasovi.bench.posteriors import POSTERIORS
 from yoasovi.experiments import drawing
@@ -111,6 +113,9 @@ def _in_short(rows: list[Row], raced: list[Race]) -> list[str]:
                     f"; where both get there, {known[2]}, in {number(known[0], 2)} times the fastest SVI's time in the "
                     f"median, {number(known[1], 2)} at worst"
                 )
+            overall = middle_of_all(these, warm)
+            if overall is not None and np.isfinite(overall) and (known is None or known[2] < len(these)):
+                line += f"; if never counts as forever, {number(overall, 2)} in the median of all"
             lines.append(f"{line}.")
         for who, side in (("SVI", "theirs"), (f"`{OURS}`", "ours")):
             never = [race.posterior for race in these if getattr(race, side)[1] is None]

@@ -244,6 +244,11 @@ def factor_for(name: str, prior: dist.Distribution) -> Law:
         base = base.base_dist
     if isinstance(base, (dist.CategoricalLogits, dist.CategoricalProbs)):
         return Law(dist.CategoricalLogits)
+    if support.is_discrete:
+        raise ValueError(
+            f"`Factorised` has no law for discrete site {name!r} with support {support}. Write it as a Categorical, whose "
+            "values count from 0, and add to it in the model what it begins at, as in 1 + Categorical."
+        )
     raise ValueError(
         f"`Factorised` has no default law for site {name!r} with support {support}; give one: "
         f"Factorised({{{name!r}: Law(...)}}), or use a Gaussian family if every site is continuous."

@@ -175,6 +175,8 @@ def may_be_centred(model: Model, funnel: tuple[str, str] | None) -> bool:
     named = set(map(_site, funnel)) if funnel else set(model.prior)
     if model.centring is not None:
         return any(k in named and model.centred.get(k) != 0.0 for k in model.centring.frames.names)
+    if getattr(model.log_likelihood, "shows_frames", False):
+        return False  # they would have been found
     return any(isinstance(model.prior.get(k), ImproperUniform) for k in named)  # its law is somewhere inside log p
 
 

@@ -70,6 +70,9 @@ class HostDensity:
             check(pair, "fn", "Model.external", "a function returning (value, gradient)", found)
             found, slope = found
             slope = self._numbers(slope, rows.shape if self.batched else rows.shape[1:], "gradient ")
+        elif isinstance(found, tuple | list) and len(found) == 2 and np.ndim(found[1]) == 1 + self.batched:
+            rule = "a function returning log p alone; pass gradient=True for one that gives (value, gradient)"
+            raise ValueError(f"`fn` of `Model.external` must be {rule}.")
         return self._numbers(found, (len(rows),) if self.batched else (), "").reshape(-1), slope.reshape(rows.shape)
 
     def _numbers(self, found: Any, shape: tuple[int, ...], what: str) -> np.ndarray:

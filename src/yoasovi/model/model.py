@@ -39,8 +39,9 @@ class Model:
     log_likelihood
         Function of (params, data), parameters on their own supports, returning one value per observation: shape (N,).
     data
-        Any pytree of arrays, passed to `log_likelihood`. A Parquet file or folder, memory maps and other objects that can be
-        sliced are read as rows are needed; so is `yo.stream(...)`, which has more to say about how.
+        Any pytree of arrays, or of lists of numbers, passed to `log_likelihood` as arrays. A Parquet file or folder, memory
+        maps and other objects that can be sliced are read as rows are needed; so is `yo.stream(...)`, which has more to say
+        about how.
     local
         One NumPyro distribution (or a function of the global parameters returning one) per latent variable that
         each observation has one of; `log_likelihood` finds it in `params` with shape (N,). Or, for a site of `prior`, the
@@ -98,7 +99,7 @@ class Model:
     stream: RowStream | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data", _as_rows(self.data))
+        object.__setattr__(self, "data", _as_rows(_in_arrays(self.data)))
         if isinstance(self.data, RowStream):
             rows = self.data.sample
             object.__setattr__(self, "stream", self.data if len(self.data) > len(jax.tree.leaves(rows)[0]) else None)
@@ -291,6 +292,32 @@ def _site(name: str, law: Distribution) -> Site:
     if law.is_discrete:
         return Site(name, shape, shape, True)
     return Site(name, shape, tuple(biject_to(law.support).inverse_shape(shape)), False)
+
+
+def _in_arrays(data: Any) -> Any:
+    """Turn lists of numbers, and lists of such lists, into arrays; all else stays as it is."""
+    if not any(map(_is_listed, jax.tree.leaves(data, is_leaf=_is_listed))):
+        return data
+    return jax.tree_util.tree_map_with_path(_as_array, data, is_leaf=_is_listed)
+
+
+def _as_array(path: Any, x: Any) -> Any:
+    if not _is_listed(x):
+        return x
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        where = f"`data{jax.tree_util.keystr(path)}` of `Model`"
+        raise ValueError(f"{where} must be an array, or lists of one length; got lists of several lengths.") from error
+
+
+def _is_listed(x: Any) -> bool:
+    if not isinstance(x, list):
+        return False
+    rows = bool(x) and all(isinstance(row, list) and row for row in x)
+    return bool(x) and all(
+        isinstance(one, int | float | np.number | np.bool_) for row in (x if rows else [x]) for one in row
+    )
 
 
 def _as_rows(data: Any) -> Any:

@@ -11,13 +11,17 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from numpyro.handlers import seed, substitute
 
-from yoasovi.numpyro.laws import is_improper, is_masked, kernel, layers
-from yoasovi.numpyro.looking import Look, Outline, look_at, look_twice
+from yoasovi.errors import shown
+from yoasovi.numpyro.laws import is_improper, is_masked, kernel, layers, masks
+from yoasovi.numpyro.looking import Look, Outline, Range, look_at, look_once, look_twice
+from yoasovi.numpyro.replay import Source
 
 _ENDLESS = (
     constraints.real, constraints.positive, constraints.nonnegative, constraints.real_vector, constraints.ordered_vector,
     constraints.positive_ordered_vector, constraints.greater_than(0), constraints.less_than(0),
 )  # fmt: skip
+
+_POINTS = 8  # where slopes are looked at
 
 
 def check_look(look: Outline) -> None:
@@ -39,6 +43,8 @@ def check_look(look: Outline) -> None:
             faults = [_fault(name, x) for x in looks]
             if all(faults):  # whatever the values of other sites
                 raise ValueError(f"Site {name!r} of the NumPyro model: {faults[0]}")
+    for name, known in look.ranges.items():
+        _check_inside(name, known, look)
     _check_improper(look)
 
 
@@ -61,12 +67,39 @@ def _check_improper(look: Outline) -> None:
     """Refuse sites that nothing keeps from going anywhere."""
     kinds = tuple(type(x) for x in _ENDLESS)
     for name in look.latents:
-        endless = is_improper(look.sites[name]["fn"]) and isinstance(kernel(look.supports[name]), kinds)
-        if endless and look_at(look.source, (name,)).touched <= {name}:
+        if not isinstance(kernel(look.supports[name]), kinds):
+            continue
+        law = look.sites[name]["fn"]
+        if _leaves_out(law) and (loose := _loose(name, look.source)):
+            raise ValueError(
+                f"Site {name!r} of the NumPyro model has {loose:,} value(s) that a mask leaves without a prior, and nothing "
+                "else depends on them: their posterior is improper. Leave those values out of the site, or give "
+                "them a prior (with NumPyro's `obs_mask` the site has all values, the observed ones too)."
+            )
+        if is_improper(law) and look_at(look.source, (name,)).touched <= {name}:
             raise ValueError(
                 f"Site {name!r} of the NumPyro model has an improper prior, and nothing else depends on it: its posterior "
                 "is improper too. Give it a proper prior, or let an observation depend on it."
             )
+
+
+def _leaves_out(law: dist.Distribution) -> bool:
+    """Say whether a mask that is known leaves out some of a law's log probabilities."""
+    return any(not isinstance(x, jax.ShapeDtypeStruct) and not np.all(x) for x, _ in masks(law))
+
+
+def _loose(name: str, source: Source) -> int:
+    """Count the values of a site that log p does not depend on: its slope there is zero at every point."""
+
+    def slope(key):
+        values = look_once(source, key).values
+        total = lambda x: sum(jnp.sum(term) for term in source.log_probs({**values, name: x})[0].values())
+        return jax.grad(total)(values[name])
+
+    try:
+        return int((np.asarray(jax.jit(jax.vmap(slope))(np.arange(_POINTS))) == 0.0).all(0).sum())
+    except Exception:  # a model without gradients may be one all the same
+        return 0
 
 
 def _is_doubtful(look: Outline) -> bool:
@@ -93,8 +126,35 @@ def _check_missing(name: str, look: Look) -> None:
     missing = int(np.isnan(np.asarray(site["value"], float)).sum()) if site["is_observed"] else 0
     if missing and (not is_masked(site["fn"]) or np.isnan(look.log_probs[name]).any()):
         raise ValueError(
-            f"Observed site {name!r} of the NumPyro model has {missing} missing value(s) (NaN). Drop them, mask them "
-            "with `numpyro.handlers.mask`, or make them latent with `obs_mask`."
+            f"Observed site {name!r} of the NumPyro model has {missing} missing value(s) (NaN). Drop them, mask the site "
+            "with `numpyro.handlers.mask`, or put a latent site in their places."
+        )
+
+
+def _check_inside(name: str, known: Range, look: Outline) -> None:
+    """Refuse observations that cannot be, whatever the latent sites; what is masked may be anything."""
+    site, kind = look.sites[name], kernel(known.support)
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves((known, site["value"]))):
+        return
+    if "_scan_current_index" in site["infer"] and (known.masks or jax.tree.leaves(kind)):
+        return  # bounds and masks of all steps, whose axes are not those of the values
+    if not isinstance(kind, constraints.Constraint) or kind.event_dim > 1:  # of matrices, which costs more
+        return
+    value = np.asarray(site["value"])
+    outside = ~np.asarray(kind(value))
+    if not outside.any():
+        return
+    for mask, dim in known.masks:
+        spread = np.expand_dims(np.asarray(mask), tuple(range(-(dim - kind.event_dim), 0)))
+        outside = outside & spread
+    value = np.broadcast_to(value, (*outside.shape, *value.shape[value.ndim - kind.event_dim :]))
+    found = value[outside & ~np.isnan(value.sum(-1) if kind.event_dim else value)]
+    if len(found):
+        law = type([*layers(site["fn"])][-1]).__name__
+        raise ValueError(
+            f"Observed site {name!r} of the NumPyro model has {len(found):,} value(s) that its {law} law cannot give, such "
+            f"as {shown(found[0].tolist())}. Correct or drop them, mask the site with `numpyro.handlers.mask`, or choose "
+            "another law."
         )
 
 

@@ -67,7 +67,7 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     model_fn
         A function with NumPyro primitives, or any handler (condition, reparam, mask, scale, ...) around one.
     *args, **kwargs
-        Its arguments. Arrays become the model's data; everything else is part of the program.
+        Its arguments. Arrays and columns of tables become the model's data; everything else is part of the program.
 
     Examples
     --------
@@ -80,6 +80,15 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
     check(callable(model_fn), "model_fn", "from_numpyro", "a NumPyro model function", model_fn)
     source = Source(model_fn, args, kwargs)
     _check_arguments(source)
+    try:
+        return _made_in_precision(arrays := source.in_arrays())
+    except AttributeError:
+        if arrays is source:
+            raise
+    return _made_in_precision(source)  # the function asks a column of a table for what arrays do not have
+
+
+def _made_in_precision(source: Source) -> Model:
     wide = bool(jax.config.read("jax_enable_x64"))  # outside of the fit
     try:
         return _made(source)
@@ -87,11 +96,11 @@ def from_numpyro(model_fn: Callable, /, *args, **kwargs) -> Model:
         if wide:
             raise
         try:
-            made = _made(source._replace(fn=InSingle(model_fn)), narrow=True)
+            made = _made(source._replace(fn=InSingle(source.fn)), narrow=True)
         except Exception:
             raise error from None
         said = "keeps numbers of 32 bits where a fit has 64; the model function is run in your own precision, float32"
-        warnings.warn(f"The NumPyro model {said}.", stacklevel=2)
+        warnings.warn(f"The NumPyro model {said}.", stacklevel=3)
         return made
 
 
@@ -133,7 +142,7 @@ def _summed(look: Outline) -> tuple[Cluster, ...]:
     clusters, faults = find_clusters(look)
     for name, fault in faults.items():
         said = f"Discrete site {name!r} of the NumPyro model cannot be summed out and is fitted by values alone: {fault}."
-        warnings.warn(said, stacklevel=4)
+        warnings.warn(said, stacklevel=5)
     return clusters
 
 
@@ -141,7 +150,7 @@ def _in_batches(model: Model, subsampled: LogBatch, look: Outline, plates: dict[
     """Let the model be fitted by minibatches where it can be; else say why not."""
     if discrete := (*look.discrete, *subsampled.replay.summed_names):
         said = f"{named(plates)}, since latent site {discrete[0]!r} is discrete"
-        warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=4)
+        warnings.warn(f"Plates that take a subsample are evaluated in full: {said}.", stacklevel=5)
         return model
     if any(frame.name in plates for name in look.latents for frame in look.sites[name]["cond_indep_stack"]):
         # A minibatch takes the latents of its members along.

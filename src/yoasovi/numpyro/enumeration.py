@@ -131,7 +131,10 @@ def _fault(name: str, look: Outline, seen: Outline) -> str:
     except Exception:
         counted = False
     if not counted or site["fn"].event_dim:
-        return "its values are not 0, 1, 2, ..."
+        return (
+            "its values are not 0, 1, 2, ... (write it as a site that counts from 0, and add to it what it begins at, as in "
+            "1 + Categorical)"
+        )
     if seen.moved:
         return f"the support of {min(seen.moved)!r} depends on it"
     for k in sorted({name, *seen.touched}):

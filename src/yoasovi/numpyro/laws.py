@@ -30,6 +30,11 @@ def is_masked(law: dist.Distribution) -> bool:
     return any(isinstance(x, dist.MaskedDistribution) for x in layers(law))
 
 
+def masks(law: dist.Distribution) -> tuple[tuple[Any, int], ...]:
+    """Give the masks around a law, outermost first, each with the number of axes of the events that it is for."""
+    return tuple((x._mask, x.event_dim) for x in layers(law) if isinstance(x, dist.MaskedDistribution))
+
+
 def is_improper(law: dist.Distribution) -> bool:
     """Say whether it is flat over its whole support, so that it cannot be drawn from."""
     return any(isinstance(x, dist.ImproperUniform) for x in layers(law))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,18 @@ from numpyro.infer.util import helpful_support_errors
 
 from yoasovi.model import Params
 from yoasovi.numpyro.frames import frame_of
-from yoasovi.numpyro.laws import can_be_rebuilt, in_numpy, is_improper, is_masked, is_one, layers, member_dim, per_member
+from yoasovi.numpyro.laws import (
+    can_be_rebuilt,
+    in_numpy,
+    is_improper,
+    is_masked,
+    is_observation,
+    is_one,
+    layers,
+    masks,
+    member_dim,
+    per_member,
+)  # fmt: skip
 from yoasovi.numpyro.plates import WholePlates, takes_part
 from yoasovi.numpyro.replay import Source
 
@@ -41,16 +52,24 @@ class Look:
         return {k: jnp.asarray(self.sites[k]["value"]) for k in self.latents}
 
 
+class Range(NamedTuple):
+    """Where the law of an observation allows its values to be, and its masks."""
+
+    support: Any
+    masks: tuple[tuple[Any, int], ...]
+
+
 @dataclass(frozen=True)
 class Outline(Look):
     """What a run showed that was only traced.
 
-    What no latent site touches is known in numbers, in the laws and supports of latent sites, in observations and in what
-    `numpyro.param` and mutable sites hold. Of all else a `ShapeDtypeStruct` is left.
+    What no latent site touches is known in numbers, in the laws and supports of latent sites, in observations, their
+    supports and masks, and in what `numpyro.param` and mutable sites hold. Of all else a `ShapeDtypeStruct` is left.
     """
 
     source: Source  # with arguments as they can be traced
     supports: dict[str, Any]  # of latent sites
+    ranges: dict[str, Range]  # of observations
     free_shapes: dict[str, tuple[int, ...]]  # of continuous latent sites, unconstrained
     own: frozenset[str]  # latent sites whose log probability is that of a law which no latent site touches
     moved: frozenset[str]  # latent sites whose support depends on latent sites
@@ -101,7 +120,7 @@ def _trace_as_it_is(source: Source, names: tuple[str, ...] | None, terms: bool) 
 
         look = _run(source, 0, place, terms)
         found.update(_outline(look, varies))
-        numbers, found["tree"] = jax.tree.flatten(_numbers(look, found["supports"]))
+        numbers, found["tree"] = jax.tree.flatten(_numbers(look, found["supports"], found["ranges"]))
         found["numbers"] = [_LATER if isinstance(x, Tracer) and not varies(x) else _as_shape(x) for x in numbers]
         return [x for x, y in zip(numbers, found["numbers"], strict=True) if y is _LATER]
 
@@ -125,7 +144,7 @@ def _with_numbers(found: dict[str, Any], traced: Any) -> Outline:
     """Compute the numbers that a traced run left open, all in one program, and put them where they belong."""
     computed = iter(traced.lower().compile()(np.zeros(2, jnp.result_type(float))) if traced.out_info else ())
     numbers = [next(computed) if x is _LATER else x for x in found.pop("numbers")]
-    laws, found["supports"], values = in_numpy(jax.tree.unflatten(found.pop("tree"), numbers))
+    laws, found["supports"], found["ranges"], values = in_numpy(jax.tree.unflatten(found.pop("tree"), numbers))
     for given, part in ((laws, "fn"), (values, "value")):
         for name, x in given.items():
             found["sites"][name][part] = x
@@ -148,6 +167,7 @@ def _outline(look: Look, varies: Callable[[Any], bool]) -> dict[str, Any]:
         "log_probs": jax.tree.map(_as_shape, look.log_probs),
         "latents": latents,
         "supports": supports,
+        "ranges": {k: Range(_support(s["fn"]), masks(s["fn"])) for k, s in sites.items() if is_observation(s)},
         "free_shapes": free_shapes,
         "own": frozenset(own),
         "frames": _frames(look, varies),
@@ -164,10 +184,17 @@ def _frames(look: Look, varies: Callable[[Any], bool]) -> dict[str, bool]:
     return {k: x.joint for k, x in found.items() if x is not None and varies((x.loc, x.scale))}
 
 
-def _numbers(look: Look, supports: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Give what has to be known in numbers, as far as it is fixed: laws and supports of latent sites, and values."""
+def _support(law: dist.Distribution) -> Any:
+    try:
+        return law.support
+    except Exception:  # laws of the user's own, and mixtures, may have none
+        return None
+
+
+def _numbers(look: Look, *more: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Give what has to be known in numbers, as far as it is fixed: laws of latent sites, `more`, and values."""
     held = {k: s["value"] for k, s in look.sites.items() if s.get("is_observed") or s["type"] in ("param", "mutable")}
-    return {k: look.sites[k]["fn"] for k in look.latents}, supports, held
+    return {k: look.sites[k]["fn"] for k in look.latents}, *more, held
 
 
 def _as_shape(x):

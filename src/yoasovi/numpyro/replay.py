@@ -37,6 +37,12 @@ class Source(NamedTuple):
         change = lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
         return self._replace(args=jax.tree.map(change, self.args), kwargs=jax.tree.map(change, self.kwargs))
 
+    def in_arrays(self) -> Source:
+        """Turn columns of tables that are numbers, as of pandas, into arrays; give itself where there are none."""
+        if not any(_is_column(x) for x in jax.tree.leaves((self.args, self.kwargs))):
+            return self
+        return self._replace(args=jax.tree.map(_as_array, self.args), kwargs=jax.tree.map(_as_array, self.kwargs))
+
     def forms(self) -> tuple[Source, Source]:
         """Give it as it is and in JAX: NumPy's arrays do not take traced indices, JAX's cannot give a shape."""
         return self, self.in_jax()
@@ -233,6 +239,15 @@ class Recovered:
         sites = self.replay.sites({**params, **found}, data)
         shown = (k for x in self.replay.summed for k in x.shifting if found.keys() >= set(x.names))
         return {**found, **{k: jnp.asarray(sites[k]["value"]) for k in shown}}
+
+
+def _is_column(x: Any) -> bool:
+    return hasattr(x, "to_numpy") and len(getattr(x, "shape", ())) == 1 and not hasattr(x, "dims")
+
+
+def _as_array(x: Any) -> Any:
+    array = x.to_numpy() if _is_column(x) else x
+    return array if _is_column(x) and array.dtype.kind in "biuf" else x
 
 
 def in_single(tree: Any) -> Any:

@@ -73,7 +73,6 @@ class YOASOVI(SVI):
         `stable_update` says; `stable_update=True` also turns its loss into NaN. The length of steps is found anew
         in each run. Optimisers that do not step (`Minimize`) and models with mutable sites run as in `SVI`.
         """
-        num_steps = int(num_steps) if isinstance(num_steps, np.integer) else num_steps
         positive_integer("num_steps", "run", num_steps)
         state = init_state
         if state is None:

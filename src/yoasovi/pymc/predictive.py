@@ -55,6 +55,9 @@ class RandomGraph:
         given = [x.name for x in fn.maker.fgraph.inputs if x.name in free]
         try:
             made = [fn(**{k: draws[k][i] for k in given}) for i in range(len(next(iter(draws.values()))))]
+        except NotImplementedError as error:
+            said = f"The PyMC model cannot be drawn from: {first_line(error).rstrip('.')}."
+            raise NotImplementedError(said) from None  # PyTensor's own goes on with the whole graph
         except ValueError as error:
             held = ", ".join(f"{x.name} {x.get_value(borrow=True).shape}" for x in self.model.data_vars)
             raise ValueError(

@@ -61,6 +61,10 @@ class Warp:
         """The way back, in JAX."""
         return to_jax(*rewritten([self.own], [self.back]))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made of the graphs: another process makes its own."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("forward", "backward")}
+
 
 class Support(constraints.Constraint):
     """Where a PyMC transform leads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,10 @@ class Graph:
         """Its JAX function, made when it is first needed."""
         return to_jax(self.inputs, self.outputs)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out that function: another process makes its own."""
+        return {k: v for k, v in self.__dict__.items() if k != "fn"}
+
     def __call__(self, params: Params, data: Mapping[str, Any] | None) -> list:
         """Evaluate its outputs in JAX."""
         return self.fn(*self._values(params, data))
@@ -50,6 +54,7 @@ class GraphTerms:
     """Terms of log p in one vector."""
 
     graph: Graph
+    shows_frames: ClassVar[bool] = True  # sites that can be non-centred are known, whatever their priors look like
 
     def __call__(self, params, data):
         """Evaluate them."""
