@@ -150,6 +150,13 @@ def test_help_says_that_a_path_runs_code_and_names_the_built_ins():
     assert run("--version").stdout.startswith("yoasovi ")
 
 
+def test_help_says_which_built_ins_are_simulated_and_compare_offers_no_stan_program():
+    fit, compare = (" ".join(run(name, "--help").stdout.split()) for name in ("fit", "compare"))
+    said = "linear, logistic, poisson, hierarchical and network on simulated data"
+    assert said in fit and said in compare
+    assert "path.stan" in fit and "path.stan" not in compare and "path.py:name runs the code in that file." in compare
+
+
 # ---- fit -------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +191,14 @@ def test_the_table_is_printed_before_the_verdict_is_looked_for(monkeypatch, tmp_
     order.clear()
     run("compare", "linear", "--methods", "yoasovi", "--report", tmp_path / "r.html")
     assert order[:2] == ["table", "verdict"]
+
+
+def test_a_fit_may_be_saved_with_its_verdict_and_without_printing_it(tmp_path):
+    text = run("fit", "linear", *QUICK, "--save", tmp_path / "d", "--no-verdict").stdout
+    assert "max_steps" in text and not any(grade in text for grade in ("GOOD", "USABLE", "POOR", "FAILED"))
+    # The table comes before draws are corrected.
+    assert "Values are those of the fit; --json and a report count those too that weigh its draws" in text
+    assert "verdict" in run("report", tmp_path / "d", "--out", tmp_path / "r.html").stdout or (tmp_path / "r.html").exists()
 
 
 SLOW = """
@@ -372,7 +387,10 @@ def test_a_density_has_no_dic(file):
     ("name", "says"),
     [
         ("absent", "has no 'absent'"),
-        ("needs", "needs arguments (data)"),
+        (
+            "needs",
+            "it needs arguments (data); write a function without arguments: the model itself, or one that returns it.",
+        ),
         ("returns_none", "it returned None"),
         ("fails", "ZeroDivisionError: division by zero (line"),
         ("three", "is no model"),
@@ -427,11 +445,38 @@ def test_a_file_that_fails_to_import_is_named_with_its_error(tmp_path):
         (["compare", "linear", "--methods", ","], "`methods` of `compare`"),
         (["compare", "linear", "--methods", "advi,nuts"], "no method 'nuts': it must be one of yoasovi"),
         (["compare", "linear", "--methods", "advi,bbvi"], "Did you mean 'bbvi-rb'?"),
+        (["fit", "linear", "--resume"], "--resume needs --checkpoint DIR"),
+        (["fit", "linear", "--prior-scale", "-1"], "--prior-scale must be a positive finite number; got -1.0."),
+        (["fit", "readme.py"], "no model 'readme.py': add :name, as in readme.py:model"),
         (["compare", "linear", "--seeds", "0"], "`seeds` of `compare` must be a positive integer"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line_with_exit_code_2(args, says):
     assert says in refused(*args)
+
+
+def test_mistakes_about_a_data_file_name_the_options_that_mend_them(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text("age,height,sd\n25,1.8,0.0\n26,1.7,1.0\n31,1.9,1.0\n")
+    cases = [
+        (["women"], "--data does not go with women, which is a model of its own data"),
+        (["eight-schools", "--target", "age"], "eight-schools needs the column with the groups, --group NAME, or that with"),
+        (["eight-schools", "--target", "age", "--sd", "sd"], "--sd sd must be positive"),
+        (["logistic", "--target", "age"], "--target age must be 0 or 1; got values [25. 26. 31.]"),
+        (["poisson", "--target", "height"], "--target height must be non-negative integers"),
+        (["mixture-3-4"], "the number of components of mixture-3-4 must be at most"),
+    ]
+    for args, says in cases:
+        line = refused("fit", *args, "--data", path)
+        assert says in line and "`" not in line.split("got")[0]
+
+
+def test_a_file_whose_lines_end_in_a_carriage_return_alone_is_refused_in_plain_words(tmp_path):
+    path = tmp_path / "old.csv"
+    path.write_bytes(b"x,y\r1,2\r2,3\r")
+    line = refused("fit", "linear", "--data", path)
+    assert "line 1 has a carriage return in it, as if lines ended in one alone; save the file with line ends" in line
+    assert "universal-newline" not in line
 
 
 def test_what_cannot_be_written_is_refused_before_the_fit_in_the_words_of_the_command_line(monkeypatch, tmp_path, conjugate):

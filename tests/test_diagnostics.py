@@ -13,6 +13,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import yoasovi as yo
+from yoasovi.calibration import _tested
 from yoasovi.kernels.programs import num_programs
 from yoasovi.verdict import diagnostics, looks
 from yoasovi.verdict.advice import Facts, advise
@@ -121,7 +122,7 @@ def test_a_method_without_a_stopping_rule_is_judged_by_what_is_left_to_gain():
 def test_a_correlation_that_q_misses_is_a_finding_but_no_fault_of_corrected_draws():
     with_correction = judged("correlated", family="mean_field")
     found = with_correction.evidence["correlation"]
-    assert found.state == "against" and found.grade == "good" and "the draws you get are corrected" in found.sentence
+    assert found.state == "against" and found.grade == "good" and "correction of the draws makes up for it" in found.sentence
     # Forty pairs are too many to correct: there the draws are q's own, and their sds sqrt(1 - 0.95^2) of the truth.
     both = lambda p: -0.5 * jnp.sum(p["x"] @ np.linalg.inv(SLOPE) * p["x"])
     pairs = yo.Model.from_log_density(both, {"x": constraints.real}, {"x": (40, 2)})
@@ -469,7 +470,8 @@ def test_dic_agrees_with_a_hand_computation(glm_fits):
 
 def test_loo_needs_a_likelihood_by_observation():
     fit = yo.fit(known("gaussian"), family="full_rank", progress=False)
-    assert fit.loo(500).elpd_i.shape == (1,)
+    with pytest.raises(ValueError, match="two observations or more"):
+        fit.loo(500)
     whole = yo.Model.from_log_density(lambda p: -0.5 * p["x"] ** 2, {"x": constraints.real})
     with pytest.raises(ValueError, match="`loo` needs a likelihood by observation"):
         replace(fit, model=whole).loo()
@@ -490,7 +492,7 @@ def test_calibration_is_flat_for_an_exact_q_and_shares_one_program(glm_fits):
     found = yo.calibrate(model, simulate, 40, **options)
     assert num_programs() == held
     assert found.names == ["a", "b[0]", "b[1]"] and found.p_values.shape == (40, 3)
-    # Three parameters, two tests each: one in 1,700 seeds would fail.
+    # Three parameters, two tests each: at most one in 1,700 seeds would fail.
     assert found.uniformity.min() > 1e-4 and found.symmetry.min() > 1e-4
     np.testing.assert_allclose(found.spread, 1.0, atol=0.35)
 
@@ -502,10 +504,62 @@ def test_calibration_finds_a_q_that_is_too_narrow(glm_fits):
 
 
 def test_calibration_complains_of_what_it_cannot_use(glm_fits):
-    with pytest.raises(ValueError, match="`model` of `calibrate` must have proper priors; 'x' has none"):
+    with pytest.raises(
+        ValueError, match="must have proper priors to draw from; that of 'x' is improper, or a part of log p"
+    ):
         yo.calibrate(known("gaussian"), lambda key, p: {"kind": np.array(0)}, 1)
     with pytest.raises(ValueError, match="`simulate` of `calibrate` must give data of the shapes"):
         yo.calibrate(glm_fits[0].model, lambda key, p: {"y": np.zeros(3)}, 1)
+
+
+def test_calibration_raises_false_alarms_as_often_as_its_p_values_say():
+    p = np.random.default_rng(0).integers(0, 1001, size=(100, 3000)) / 1000.0
+    for found in _tested(p):
+        # Standard errors are 0.004 and 0.0009.
+        assert np.mean(found < 0.05) == pytest.approx(0.05, abs=0.015) and np.mean(found < 0.0025) < 0.006
+    assert (_tested(np.full((5, 1), 0.5))[1] == 1.0).all()
+
+
+def test_calibration_runs_the_function_of_a_numpyro_model_for_parameters_and_data():
+    def groups(y, x, se=1.0):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        edge = numpyro.sample("edge", dist.Uniform(mu, mu + 1.0))  # its support moves
+        with numpyro.plate("groups", 3):
+            th = numpyro.sample("th", dist.Normal(mu, 0.5))
+            numpyro.sample("y", dist.Normal(th + edge * x, se), obs=y)
+
+    model = yo.from_numpyro(groups, np.zeros(3), np.arange(3.0))
+    found = yo.calibrate(model, n=8, draws=200, seed=2)
+    assert len(found.names) == 5 and "th[2]" in found.names and np.isfinite(found.p_values).all()
+    # Four in ten would lie at an end if parameters and data had nothing to do with each other.
+    assert found.p_values.std() < 0.4 and ((found.p_values > 0.0) & (found.p_values < 1.0)).mean() > 0.9
+
+
+def test_calibration_says_why_it_cannot_simulate_a_numpyro_model_and_what_to_return():
+    def walk(y):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        numpyro.sample("y", dist.Normal(0.5 * jnp.roll(y, 1), scale), obs=y)
+
+    def differences(y):
+        numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal(0, 1)), 1.0), obs=jnp.diff(y))
+
+    def inside():
+        numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal(0, 1)), 1.0), obs=np.ones(3))
+
+    def flat(y):
+        m = numpyro.sample("m", dist.ImproperUniform(constraints.real, (), ()))
+        numpyro.sample("y", dist.Normal(m, 1.0), obs=y)
+
+    y = np.array([1.0, 2.0, 4.0])
+    cases = [
+        (yo.from_numpyro(walk, y), "walk uses what it observes in other places too. It returns .*{'\\[0\\]': \\(3,\\)}"),
+        (yo.from_numpyro(differences, y), "what differences observes as 'y' is not one of its arguments"),
+        (yo.from_numpyro(inside), "must have its data as arguments, from_numpyro\\(fn, y\\); inside has none"),
+        (yo.from_numpyro(flat, y), "that of 'm' is improper"),
+    ]
+    for model, says in cases:
+        with pytest.raises(ValueError, match=says):
+            yo.calibrate(model, n=1)
 
 
 def test_calibration_names_parameters_in_the_order_of_its_columns():

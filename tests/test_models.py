@@ -417,3 +417,18 @@ REFUSED = [
 def test_bad_arguments_are_refused_by_name(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_numbers_of_numpy_are_numbers_and_true_is_none():
+    fit = yo.fit(
+        LinearRegression(X, LINE, np.float32(2.5)), max_steps=np.int64(60), restarts=np.int64(2),
+        tolerance=np.float32(0.02), progress=False, mend=False,
+    )  # fmt: skip
+    assert fit.num_steps <= 60 and len(fit.restart_elbos) == 2
+    assert fit.sample(np.int64(10))["noise"].shape == (10,)
+    for bad in (np.int64(0), np.float64(2.0), np.bool_(True), True):
+        with pytest.raises(ValueError, match="`n` of `sample` must be a positive integer"):
+            fit.sample(bad)
+    for bad in (np.float32(0.0), np.float64(np.inf), np.float32(np.nan), True, np.bool_(True), "1"):
+        with pytest.raises(ValueError, match="`prior_scale` of `LinearRegression` must be a positive finite number"):
+            LinearRegression(X, LINE, bad)

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import chromium
 import yoasovi as yo
+from yoasovi.answer.summary import Mended
 from yoasovi.cli import app
 from yoasovi.cli.models import find_model
 from yoasovi.model import Labels
@@ -54,6 +55,20 @@ def browser():
 
 def code_of(path):
     return unescape(re.search(r'<pre id="code">(.*?)</pre>', path.read_text(), re.S)[1])
+
+
+# ---- the run ---------------------------------------------------------------------------------------------
+
+
+def test_a_refused_step_as_low_as_no_axis_shows_does_not_end_the_line_of_a_chart(schools):
+    trace = {k: v.copy() for k, v in schools.trace.items()}
+    trace["elbo"][len(trace["elbo"]) // 2] = -8e247
+    for chart in content.elbo_charts([replace(schools, trace=trace)], ["yoasovi"]):
+        assert all(np.abs(s.y).max() < 1e12 for s in chart.series)
+        line = next(s for s in chart.series if s.kind == "line")
+        assert len(line.x) >= len(trace["elbo"]) - 1
+    lost = replace(schools, trace=trace, elbo=schools.elbo._replace(value=float("nan")))
+    assert len(next(s for s in content.elbo_charts([lost], ["yoasovi"])[0].series if s.kind == "line").x) > 1
 
 
 # ---- charts that suit the data ---------------------------------------------------------------------------
@@ -221,7 +236,7 @@ def test_laws_in_words(law, said):
 
 
 def test_the_report_shows_the_priors(page):
-    text = page.read_text()
+    text = re.sub("<[^>]+>", "", page.read_text())
     for words in ("HalfCauchy(scale=5)", "Normal(loc=0, scale=5)", "Normal(loc=0, scale=1)"):
         assert words in text
 
@@ -251,18 +266,32 @@ def test_pymc_tells_its_priors():
 
 def test_loo_is_told_in_words_or_it_is_said_why_not(logistic, monkeypatch):
     found = logistic.loo()
-    said = dict(checks.loo_in_words(logistic))
+    said = dict(checks.loo_in_words(logistic, "good"))
     assert f"{found.elpd:,.2f} ± {found.se:.2f}" in said["elpd"] and said["p_loo"].startswith(f"{found.p_loo:.2f}:")
     bad = int((found.khat_i > 0.7).sum())
     assert (f"for {bad} of 200" if bad else "all 200") in said["k-hat"]
     whole = yo.Model.from_log_density(lambda p: -jnp.sum(p["x"] ** 2), {"x": constraints.real})
-    ((head, why),) = checks.loo_in_words(yo.fit(whole, progress=False))
+    ((head, why),) = checks.loo_in_words(yo.fit(whole, progress=False), "good")
     assert head == "not computed" and "needs a likelihood by observation" in why
     monkeypatch.setattr(checks, "_LEFT_OUT", 100)
-    assert "fit.loo() computes it" in dict(checks.loo_in_words(logistic))["not computed"]
+    assert "fit.loo() computes it" in dict(checks.loo_in_words(logistic, "good"))["not computed"]
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "arviz_stats.base", None)
-    assert 'pip install "yoasovi[arviz]"' in dict(checks.loo_in_words(logistic))["not computed"]
+    said = dict(checks.loo_in_words(logistic, "good"))["not computed"]
+    assert 'pip install -e ".[arviz]" in a clone, pip install "yoasovi[arviz]" of a release' in said
+
+
+def test_loo_of_a_bad_fit_is_not_said_to_be_trusted(logistic, monkeypatch):
+    found = logistic.loo()
+    fine = found._replace(khat_i=np.zeros(200))
+    monkeypatch.setattr(type(logistic), "loo", lambda self: fine)
+    assert "can be trusted" in dict(checks.loo_in_words(logistic, "usable"))["k-hat"]
+    for grade in ("poor", "failed"):
+        said = dict(checks.loo_in_words(logistic, grade))["k-hat"]
+        assert "can be trusted" not in said and f"rests on draws that are graded {grade}" in said
+    monkeypatch.setattr(type(logistic), "loo", lambda self: fine._replace(elpd=float("nan")))
+    said = dict(checks.loo_in_words(logistic, "good"))["k-hat"]
+    assert "trusted" not in said and "not finite" in said
 
 
 # ---- findings --------------------------------------------------------------------------------------------
@@ -291,6 +320,19 @@ def test_findings_are_a_table_with_marks_and_the_gravest_first(verdict):
     assert 'aria-label="cannot tell"' in text
 
 
+def test_the_signs_of_findings_are_told_as_they_are_meant(verdict):
+    assert "✗ q is off there; it lowers the grade only where the draws you get are off too" in tables.evidence(verdict)
+    assert "limit none" in tables.evidence(verdict)  # a finding without a limit: a phone shows no empty one
+
+
+def test_what_was_mended_stands_under_the_grade(schools, tmp_path):
+    notes = (Mended("k-hat is 0.9 <b>", "a full covariance", True, 1.5, 100, 200), Mended("x", "y", False, 0.0, 1, 2))
+    path = replace(schools, mended=notes).report(tmp_path / "mended.html")
+    top = path.read_text().partition('<main id="content">')[0]
+    assert "Mended: k-hat is 0.9 &lt;b&gt;; a full covariance gained 1.50 nats (200 gradients, 100 values)." in top
+    assert "Tried in vain: x; y is not better" in top
+
+
 def test_findings_are_saved_with_what_the_table_needs(verdict):
     again = Verdict.from_json(json.loads(json.dumps(verdict.as_json())))
     assert str(again.evidence) == str(dict(verdict.evidence))
@@ -316,6 +358,52 @@ def test_verdicts_and_findings_wrap_at_words(browser, schools, verdict, tmp_path
       return broken;
     })()"""
     assert browser.run(script) == [] and browser.run("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_numbers_of_a_prior_are_not_broken_and_no_limit_is_shown_where_there_is_none(browser, tmp_path, width):
+    rate = dist.Exponential(0.01299)
+    model = yo.Model(
+        prior={"standard_deviation": rate, "x": dist.TruncatedNormal(1234.5, 0.12345, low=-0.98765)},
+        log_likelihood=lambda p, y: dist.Normal(p["x"], p["standard_deviation"]).log_prob(y),
+        data=np.ones(9),
+    )
+    path = yo.fit(model, progress=False, mend=False).report(tmp_path / "laws.html")
+    browser.screen(width, 900, mobile=True)
+    browser.open(path)
+    script = """(() => {
+      const numbers = [...document.querySelectorAll(".whole")];
+      return [numbers.length, numbers.filter((n) => n.getClientRects().length > 1).length,
+              [...document.querySelectorAll(".findings td.limit")].filter((c) => c.offsetHeight && !c.textContent).length,
+              document.documentElement.scrollWidth <= innerWidth];
+    })()"""
+    count, broken, empty, fits = browser.run(script)
+    assert count >= 3 and broken == empty == 0 and fits
+
+
+def test_cells_of_the_top_stay_in_one_line_on_a_wide_screen(browser, page):
+    browser.screen(1200, 900)
+    browser.open(page)
+    script = """(() => {
+      const all = [...document.querySelectorAll(".figures dd")];
+      all.at(-1).innerHTML = "12.34 <small>+ 16.5 compiling</small>";
+      return Math.max(...all.map((d) => d.offsetHeight));
+    })()"""
+    assert browser.run(script) < 40
+
+
+def test_bars_do_not_touch_the_edge_of_a_chart(browser, tmp_path):
+    counts = yo.fit(find_model("poisson"), progress=False).report(tmp_path / "counts.html")
+    browser.screen(390, 30_000, mobile=True)
+    browser.open(counts)
+    browser.run("new Promise(r => setTimeout(r, 400))")
+    script = """(() => {
+      const svg = document.querySelector("#predictive svg"), clip = svg.querySelector("clipPath rect");
+      const right = Number(clip.getAttribute("x")) + Number(clip.getAttribute("width"));
+      const bars = [...svg.querySelectorAll("[data-series='replicated, 90%'] line")];
+      return right - Math.max(...bars.map((b) => Number(b.getAttribute("x1"))));
+    })()"""
+    assert browser.run(script) > 6  # they are six wide, with round ends
 
 
 # ---- nothing is cut off ----------------------------------------------------------------------------------
@@ -399,6 +487,13 @@ def test_the_lines_in_a_report_made_in_python_run_once_the_model_is_there(tmp_pa
     assert names["fit"].elbo == fit.elbo and names["fit"].num_steps == 300
     fit.save(tmp_path / "kept")
     assert yo.load(tmp_path / "kept").asked == fit.asked
+
+
+def test_numbers_of_numpy_are_repeated_as_plain_ones(tmp_path):
+    model = find_model("linear")
+    fit = yo.fit(model, max_steps=np.int64(50), restarts=np.int64(2), seed=np.int64(3), progress=False, mend=False)
+    again = facts.again([fit], tmp_path / "r.html")
+    assert "max_steps=50" in again.code and "restarts=2" in again.code and [name for name, _ in again.needs] == ["model"]
 
 
 def test_an_object_that_was_given_to_fit_is_asked_for(schools, tmp_path):

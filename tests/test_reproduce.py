@@ -238,6 +238,26 @@ def test_the_page_and_the_figures_are_made_from_the_rows(tmp_path):
     assert float(second["seconds"]) == pytest.approx(0.25 * 9 / 7, abs=1e-6)
 
 
+def test_the_page_of_a_quick_run_says_what_was_cut_and_no_more(tmp_path):
+    out, studies = tmp_path / "paper", all_rows()
+    studies[networks] = [{**r, "settings": {"hidden": [10, 10], "steps": 250}} for r in studies[networks]]
+    studies[figure2] = [{**r, "elbo": -390.95} if r["method"] == "cavi" else r for r in studies[figure2]]
+    studies[figure2] = [{**r, "elbo": -390.9} if r["method"] == "yoasovi" else r for r in studies[figure2]]
+    for study, found in studies.items():
+        study.report(found, out, "yoasovi reproduce")
+    text = " ".join(page.page(out, "yoasovi reproduce all --quick").split())
+    assert (
+        "250 iterations" in text
+        and "here it is cut at 250 steps too" in text
+        and "All fits of networks are cut at 250" in text
+    )
+    assert "settings, and stops by itself." not in text and "QMCVI is the better one" not in text
+    assert "is not known" not in text and "most units are switched off" not in text
+    assert "within 0.00 nats of it, and the worst, on Tetra, 0.0 nats below" in text and "](method.md)" not in text
+    (tmp_path / "method.md").write_text("")
+    assert "([method.md](method.md))" in page.page(out, "")
+
+
 # ---- mistakes --------------------------------------------------------------------------------------------
 
 

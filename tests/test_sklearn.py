@@ -255,3 +255,34 @@ def test_reg_covar_is_added_to_variances_in_the_datas_own_units():
 def test_bad_settings_are_refused_by_name_when_fitting(settings, message):
     with pytest.raises(ValueError, match=message):
         BayesianGaussianMixture(**settings).fit(np.arange(16.0).reshape(8, 2))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (BayesianLinearRegression(prior_scale=-1), "`prior_scale` of `BayesianLinearRegression` must be a positive finite"),
+        (BayesianLinearRegression(prior_scale="a"), "`prior_scale` of `BayesianLinearRegression` must be .*; got 'a'"),
+        (BayesianLinearRegression(noise_scale=0), "`noise_scale` of `BayesianLinearRegression` must be .*; got 0"),
+        (BayesianLinearRegression(noise_floor=None), "`noise_floor` of `BayesianLinearRegression` must be .*; got None"),
+        (BayesianLinearRegression(tol="x"), "`tol` of `BayesianLinearRegression` must be .*; got 'x'"),
+        (BayesianPoissonRegression(prior_scale=-1), "`prior_scale` of `BayesianPoissonRegression` must be"),
+        (BayesianLogisticRegression(prior_scale=-1), "`prior_scale` of `BayesianLogisticRegression` must be"),
+        (BayesianGaussianMixture(mean_scale="a"), "`mean_scale` of `BayesianGaussianMixture` must be .*; got 'a'"),
+        (BayesianGaussianMixture(reg_covar="a"), "`reg_covar` of `BayesianGaussianMixture` must be .*; got 'a'"),
+    ],
+)  # fmt: skip
+def test_a_bad_number_is_refused_in_the_name_of_the_estimator(estimator, message):
+    X, y = np.arange(16.0).reshape(8, 2), np.arange(8.0) % 2
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X, y)
+
+
+def test_the_fit_behind_an_estimator_says_in_what_units_its_parameters_are(line):
+    X, y = line
+    fitted = BayesianLinearRegression(random_state=0, prior_scale=np.float32(2.5), max_iter=np.int64(200)).fit(X, y)
+    said = (
+        "Parameters are those of standardised columns and y; `coef_` and `intercept_` of the estimator are in the data's own"
+    )
+    assert said in fitted.result_.summary()
+    mixture = BayesianGaussianMixture(n_components=np.int64(1), random_state=0).fit(X)
+    assert "standardised columns; `means_` and `covariances_` of" in mixture.result_.summary()

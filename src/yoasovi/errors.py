@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -20,14 +21,14 @@ def shown(value: Any) -> str:
 
 
 def positive_integer(name: str, owner: str, value: Any) -> None:
-    """Check that `value` is an integer of at least one."""
-    ok = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    """Check that `value` is an integer of at least one; NumPy's are integers too."""
+    ok = isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
     check(ok, name, owner, "a positive integer", value)
 
 
 def positive_number(name: str, owner: str, value: Any) -> None:
-    """Check that `value` is a finite number above zero."""
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+    """Check that `value` is a finite number above zero; NumPy's are numbers too."""
+    ok = isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < float("inf")
     check(ok, name, owner, "a positive finite number", value)
 
 

@@ -12,4 +12,9 @@ def need(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         name = module.split(".")[0]
-        raise ImportError(f'{name} is needed for this; install it with: pip install "yoasovi[{extra}]"') from error
+        raise ImportError(f"{name} is needed for this; {how(extra)}.") from error
+
+
+def how(extra: str) -> str:
+    """Say how an extra is installed."""
+    return f'install the extra {extra}: pip install -e ".[{extra}]" in a clone, pip install "yoasovi[{extra}]" of a release'

@@ -13,7 +13,7 @@ import typer
 from yoasovi.cli.bench import bench
 from yoasovi.cli.data import given_data
 from yoasovi.cli.errors import OneLineErrors
-from yoasovi.cli.models import BUILT_INS, find_model
+from yoasovi.cli.models import BUILT_INS, SIMULATED, find_model
 from yoasovi.cli.processes import AllDevices, Coordinator, NumProcesses, ProcessId, elsewhere, join
 from yoasovi.cli.reproduce import reproduce
 from yoasovi.cli.runs import (
@@ -45,13 +45,18 @@ def main() -> None:
 
 # ---- options ---------------------------------------------------------------------------------------------
 
+_MODELS = f"One of {', '.join(BUILT_INS)} ({SIMULATED} on simulated data"
+_PATH = "or path.py:name, a Model, a NumPyro model function, or a function returning one"
 ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help=f"One of {', '.join(BUILT_INS)}; or path.py:name, a Model, a NumPyro model function, or a function returning "
-        "one; or path.stan, a Stan program. path.py:name runs the code in that file, path.stan compiles it.",
+        help=f"{_MODELS}, unless there is --data); {_PATH}; or path.stan, a Stan program. path.py:name runs the code in "
+        "that file, path.stan compiles it.",
     ),
+]
+ComparedName = Annotated[
+    str, typer.Argument(metavar="MODEL", help=f"{_MODELS}); {_PATH}. path.py:name runs the code in that file.")
 ]
 Family = Annotated[str, typer.Option(help="auto, mean_field, full_rank, low_rank or arrow.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same answer.")]
@@ -104,6 +109,9 @@ EverySteps = Annotated[int | None, typer.Option(metavar="N", help="Also write a 
 Save = Annotated[str | None, typer.Option("--save", metavar="DIR", help="Write the fit here, for `yoasovi report DIR`.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No live progress (there is none where stderr is no terminal).")]
 Report = Annotated[str | None, typer.Option("--report", metavar="FILE.html", help="Also write a report: one HTML file.")]
+
+
+_NOT_COUNTED = "Values are those of the fit; --json and a report count those too that weigh its draws afterwards."
 
 
 # ---- commands --------------------------------------------------------------------------------------------
@@ -193,6 +201,8 @@ def fit(
     if not join(coordinator, num_processes, process_id):
         save, report_ = elsewhere(save, report_)
     given = given_data(data, target, columns, group, sd, drop)
+    if resume and checkpoint is None:
+        raise ValueError("--resume needs --checkpoint DIR, the folder to go on from.")
     check_outputs(save, report_)  # before an hour is spent
     with waiting("loading", quiet), plain_warnings():
         settings = read_settings(set_, [method])[method]
@@ -219,6 +229,7 @@ def fit(
         terminal.print(f"{model}: {answer.family.name} ({answer.family_reason})", highlight=False, soft_wrap=True)
         print_rows(terminal, [row], best)
         print_notes(terminal, [f"{answer.stop_reason} {answer.stop_detail}", *footnotes(model, [row], best, restarts)])
+        print_notes(terminal, [_NOT_COUNTED])
         print_notes(terminal, told(answer.model))
         if answer.num_nonfinite:
             print_notes(terminal, [f"{answer.num_nonfinite:,} draws were not finite and were refused: {answer.nonfinite}."])
@@ -234,7 +245,7 @@ def fit(
     if verdict or report_ or save or (verdict is None and not json_):
         with redirect_stdout(sys.stderr), quiet_warnings(), waiting("looking at how good the answer is", quiet):
             more["verdict"] = answer.diagnose()
-        if not json_:
+        if not json_ and verdict is not False:
             print(f"\n{more['verdict']}", flush=True)
     if save is not None:
         with redirect_stdout(sys.stderr):
@@ -262,7 +273,7 @@ def fit(
 @app.command()
 def compare(
     context: typer.Context,
-    model: ModelName,
+    model: ComparedName,
     methods: Annotated[str, typer.Option(metavar="A,B,...", help="Names of methods, or all.")] = "all",
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed; the table then has means and SDs.")] = 1,
     family: Family = "auto",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -48,6 +51,8 @@ def model_on(name: str, given: Given, form: str, prior_scale: float | None = Non
     from yoasovi.cli.reading import Wanted, read_columns
     from yoasovi.models.columns import Ways, Words, as_numbers, two_classes
 
+    if name not in (*REGRESSIONS, *GROUPED, "network") and not name.startswith("mixture"):
+        raise ValueError(f"--data does not go with {name}, which is a model of its own data; linear goes with any.")
     for option, value, fits in (("--group", given.group, GROUPED), ("--sd", given.sd, GROUPED)):
         if value is not None and name not in fits:
             raise ValueError(f"{option} goes with {', '.join(fits)}, not with {name}.")
@@ -73,17 +78,28 @@ def model_on(name: str, given: Given, form: str, prior_scale: float | None = Non
         if found.X.shape[1] != p:
             has = ", ".join(found.names or ())
             raise ValueError(f"{name} needs {p} columns; got {found.X.shape[1]} ({has}). Choose by --columns A,B.")
-        return mixture(found.X, k, form)
+        with by_option(num_components=f"the number of components of {name}"):
+            return mixture(found.X, k, form)
     if name == "logistic" and (isinstance(y, Words) or y.dtype.kind == "b"):
         y, note = two_classes(str(target), y, ways)
         found = found._replace(notes=(note, *found.notes))
     if isinstance(y, Words):
         raise ValueError(f"--target {target} is text ({', '.join(map(repr, y.levels[:3]))}); {name} explains numbers.")
-    if name in REGRESSIONS:
-        return getattr(models, REGRESSIONS[name])(found, y, **({} if prior_scale is None else {"prior_scale": prior_scale}))
-    if name == "network":
-        return models.NeuralNetwork(found, y, hidden=(5,))
-    raise ValueError(f"--data does not go with {name}; a model in path.py:name reads its own data.")
+    with by_option(y=f"--target {target}"):
+        if name == "network":
+            return models.NeuralNetwork(found, y, hidden=(5,))
+        scale = {} if prior_scale is None else {"prior_scale": prior_scale}
+        return getattr(models, REGRESSIONS[name])(found, y, **scale)
+
+
+@contextmanager
+def by_option(**options: str) -> Iterator[None]:
+    """Name the options of the command line where a model names the arguments that they became."""
+    try:
+        yield
+    except ValueError as error:
+        known = {"prior_scale": "--prior-scale", **options}
+        raise ValueError(re.sub(r"`(\w+)` of `\w+`", lambda found: known.get(found[1], found[0]), str(error))) from error
 
 
 def _told_target(given: Given, target: str | None) -> dict[str, str]:
@@ -101,6 +117,8 @@ def _grouped(name: str, given: Given) -> Model:
 
     if given.columns is not None:
         raise ValueError(f"--columns does not go with {name}: it has one column, --target.")
+    if given.group is None and given.sd is None:
+        raise ValueError(f"{name} needs the column with the groups, --group NAME, or that with known noise, --sd NAME.")
     target = given.target or "y"
     options = {given.group: "--group", given.sd: "--sd"}
     others = {name: f"{option}: no column {name!r}" for name, option in options.items() if name is not None}
@@ -112,7 +130,8 @@ def _grouped(name: str, given: Given) -> Model:
     y, group = table[target], None if given.group is None else table[given.group]
     spread = float(y.std()) or 1.0
     scales = dict(prior_mean=float(y.mean()), prior_scale=2.5 * spread, tau_scale=spread, noise_scale=spread)
-    return models.HierarchicalNormal(
-        y, group, sd=None if given.sd is None else table[given.sd], centered=name.endswith("centered"),
-        **(scales if name == "hierarchical" else {}),
-    )  # fmt: skip
+    with by_option(y=f"--target {target}", sd=f"--sd {given.sd}", group=f"--group {given.group}"):
+        return models.HierarchicalNormal(
+            y, group, sd=None if given.sd is None else table[given.sd], centered=name.endswith("centered"),
+            **(scales if name == "hierarchical" else {}),
+        )  # fmt: skip

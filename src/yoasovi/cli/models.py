@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yoasovi.cli.data import REGRESSIONS, Given, mixture, model_on
+from yoasovi.cli.data import REGRESSIONS, Given, by_option, mixture, model_on
 from yoasovi.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ BUILT_INS = (
     "mixture-2-2", "mixture-2-3", "mixture-3-4", "eight-schools", "eight-schools-centered", "linear", "logistic", "poisson",
     "hierarchical", "network", "women",
 )  # fmt: skip
+SIMULATED = "the mixtures, linear, logistic, poisson, hierarchical and network"  # the others have data that were observed
 
 
 # How the mixtures are put to a method; the paper's labels and raw parameters where nothing is said. Unconstrained
@@ -37,6 +38,8 @@ def find_model(text: str, method: str = "yoasovi", given: Given | None = None, p
         return _built_in(text, form, prior_scale) if given is None else model_on(text, given, form, prior_scale)
     if text.endswith(".stan"):
         return _from_stan(text, given)
+    if text.endswith(".py"):
+        raise ValueError(f"no model {text!r}: add :name, as in {text}:model, the name that the model has in that file.")
     if given is not None and text.partition(":")[0].endswith(".py"):
         raise ValueError("--data goes with the built-in models; a model in path.py:name reads its own data.")
     path, colon, name = text.rpartition(":")
@@ -69,7 +72,8 @@ def _built_in(name: str, form: str, prior_scale: float | None = None) -> Model:
         "linear": models.LinearRegression, "logistic": models.LogisticRegression, "poisson": models.PoissonRegression,
         "hierarchical": models.HierarchicalNormal,
     }  # fmt: skip
-    return make[name](*simulated(name), **({} if prior_scale is None else {"prior_scale": prior_scale}))
+    with by_option():
+        return make[name](*simulated(name), **({} if prior_scale is None else {"prior_scale": prior_scale}))
 
 
 def simulated(name: str, n: int = 200, seed: int = 1) -> tuple[Any, Any]:
@@ -143,7 +147,8 @@ def _called(thing: Any) -> Any:
     if isinstance(thing, Model | Messenger) or not callable(thing):
         return thing
     if required := [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty and p.kind < 2]:
-        raise ValueError(f"it needs arguments ({', '.join(required)}); write a function without any that returns the model.")
+        said = "write a function without arguments: the model itself, or one that returns it"
+        raise ValueError(f"it needs arguments ({', '.join(required)}); {said}.")
     try:
         with Watch():
             made = thing()

@@ -136,6 +136,9 @@ def _csv(path: Path, wanted: Wanted) -> Columns:
             if 8 * len(store) * rows.line_num > LIMIT:
                 raise ValueError(f"{path}: line {rows.line_num}: more than {LIMIT:,} bytes of numbers.")
     except csv.Error as error:
+        if "new-line character" in str(error):
+            said = "has a carriage return in it, as if lines ended in one alone; save the file with line ends \\n or \\r\\n."
+            raise ValueError(f"{path}: line {rows.line_num} {said}") from error
         raise ValueError(f"{path}: line {rows.line_num}: {error}.") from error
     return {c.name: c.values() for _, c in used}
 

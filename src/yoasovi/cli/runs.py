@@ -167,10 +167,6 @@ def write_report(model: str, rows: list[Row], path: str, rerun: str) -> tuple[st
 
 def dic(fit: Fit) -> float | None:
     """Give the deviance information criterion, or None if the model has no likelihood to tell it by."""
-    from yoasovi.model import HostDensity, WholeDensity
-
-    if isinstance(fit.model.log_likelihood, WholeDensity | HostDensity):
-        return None  # prior and likelihood cannot be told apart
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a run that diverged overflows, and the table shows it

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from yoasovi.extras import how
+
 # Points of each class, in the order of the file, which lists one class after the other.
 _BLOCKS = {
     "Atom": (400, 400),
@@ -60,7 +62,7 @@ def folder() -> Path:
         found = Path(place) / "samples" / "samples" / "fcps"
         if found.is_dir():
             return found
-    raise ImportError('the data files of pyclustering are needed for this; install them with: pip install "yoasovi[bench]"')
+    raise ImportError(f"the data files of pyclustering are needed for this; {how('bench')}.")
 
 
 def _labels(name: str, y: np.ndarray) -> np.ndarray:

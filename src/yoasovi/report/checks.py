@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import betaincinv
 
-from yoasovi.answer.predictive import replicate
+from yoasovi.answer.predictive import replicate_if_drawn
 from yoasovi.report.content import DOTS, MOST, Panel, Series, density, reach, some
 
 _REPLICATED, _NUMBERS = 2000, 2**24  # data sets, and how many numbers they may be
@@ -70,7 +70,9 @@ def predictive_charts(fit: Any, n: int = _REPLICATED) -> list[Panel]:
     if not size:
         return []
     n = int(np.clip(_NUMBERS // size, 50, n))
-    made = replicate(fit.model, fit.sample(n), 0)
+    made = replicate_if_drawn(fit.model, fit.sample(n), 0)
+    if isinstance(made, dict) and not made:
+        return []
     charts = []
     for i, (name, new, old) in enumerate(_columns(seen, made)):
         new = new[np.isfinite(new).all(1)]
@@ -208,8 +210,11 @@ def cluster_chart(fit: Any) -> Panel | None:
 # ---- leave-one-out ---------------------------------------------------------------------------------------
 
 
-def loo_in_words(fit: Any) -> list[tuple[str, str]]:
-    """Tell leave-one-out cross-validation as lines of a table: what, and what it says; or why it is not there."""
+def loo_in_words(fit: Any, grade: str) -> list[tuple[str, str]]:
+    """Tell leave-one-out cross-validation as lines of a table: what, and what it says; or why it is not there.
+
+    It rests on the fit's draws, whose grade says how far they can be trusted.
+    """
     if fit.kept is not None:
         return [("not computed", "This fit was loaded without its model: yo.load(folder, model=model).loo() computes it.")]
     if fit.model.num_observations > _LEFT_OUT:
@@ -220,12 +225,18 @@ def loo_in_words(fit: Any) -> list[tuple[str, str]]:
     except (ImportError, ValueError) as error:
         return [("not computed", str(error))]
     total, bad = found.khat_i.size, int(found.doubtful.sum())
-    trust = (
-        f"k-hat speaks against none of all {total:,} observations: the estimate can be trusted."
-        if not bad
-        else f"k-hat is above 0.7 for {bad:,} of {total:,} observations: what is said of {'them' if bad > 1 else 'it'} "
-        "rests on a few draws, and is not to be trusted."
-    )
+    if not np.isfinite(found.elpd):
+        trust = "The estimate is not finite: it says nothing about any observation."
+    elif bad:
+        trust = (
+            f"k-hat is above 0.7 for {bad:,} of {total:,} observations: what is said of {'them' if bad > 1 else 'it'} "
+            "rests on a few draws, and is not to be trusted."
+        )
+    else:
+        trust = f"k-hat speaks against none of all {total:,} observations"
+        trust += "." if grade in ("poor", "failed") else ": the estimate can be trusted."
+    if grade in ("poor", "failed"):
+        trust += f" All of it rests on draws that are graded {grade}, and is no better than they are."
     return [
         ("elpd", f"{found.elpd:,.2f} ± {found.se:.2f}: the log density expected of as many new observations, with its "
                  "standard error. Higher is better."),

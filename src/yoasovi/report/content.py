@@ -12,6 +12,7 @@ import numpy as np
 
 MOST = 1000  # points of one series, at most: a screen has no more
 DOTS = 400
+_FARTHEST = 1e6  # times 1 + |ELBO| from where a run ends: what lies further away is not drawn, no zoom would show both
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def elbo_charts(fits: list[Any], names: list[str]) -> list[Panel]:
 
 def _elbo_series(fit: Any, name: str, column: str, colour: int, alone: bool) -> list[Series]:
     trace = fit.trace
-    x, y = trace[column], np.where(np.isfinite(trace["elbo"]), trace["elbo"], np.nan)
+    x, y = trace[column], _drawable(trace["elbo"], fit.elbo.value)
     span = np.array([x[0], x[-1]], float)
     out = [Series("own estimate" if alone else name, "line", *thin(x, _smooth(y, trace["window"])), colour=colour)]
     if not alone:
@@ -130,6 +131,14 @@ def _elbo_series(fit: Any, name: str, column: str, colour: int, alone: bool) -> 
         Series(n, "points", x[w], y[w], colour=c, shape=s) for n, m, c, s in fates if (w := some(m & np.isfinite(y))).size
     ]
     return [Series("fresh draws ± 2 se", "band", span, high, low, colour=4), *out, *dots]
+
+
+def _drawable(y: np.ndarray, end: float) -> np.ndarray:
+    """Leave out what no axis can show: a refused step may have an ELBO of -1e247, and browsers end a line there."""
+    if not np.isfinite(end):
+        end = float(np.median(y[np.isfinite(y)])) if np.isfinite(y).any() else 0.0
+    with np.errstate(invalid="ignore"):
+        return np.where(np.abs(y - end) < _FARTHEST * (1.0 + abs(end)), y, np.nan)
 
 
 def _smooth(y: np.ndarray, size: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import platform
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -130,6 +131,7 @@ def _call(fit: Any, model: str) -> tuple[str, list[tuple[str, str]]]:
         needs.append(("options", "this fit was not told which ones it was made with, apart from its method and seed"))
     arguments = [model]
     for name, text in ({"method": repr(fit.method.name)} | asked | {"seed": str(fit.seed)}).items():
+        text = re.sub(r"^np\.(?:u?int\d+|float64)\((.+)\)$", r"\1", text)  # NumPy's numbers
         try:
             ast.literal_eval(text)
         except (ValueError, SyntaxError):

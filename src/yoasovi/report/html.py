@@ -159,7 +159,7 @@ def _one(page: _Page, fit: Any, verdict: Any, found: ShownDraws, prefix: str = "
     notes = [] if fit.model.labels is None else fit.model.labels.notes
     said = f"{fit.model.num_observations:,} terms of the likelihood, and these priors."
     page.section(f"{prefix}model", "The model", " ".join([said, *notes]))
-    page.add(tables.plain(("parameter", "size", "prior"), facts.priors(fit.model)))
+    page.add(tables.laws(facts.priors(fit.model)))
     page.section(f"{prefix}posterior", "The posterior", _lead(found))
     page.add("".join(page.figure(c, prefix) for c in posterior.forest_charts(found)))
     page.grid(posterior.marginal_charts([found], [fit.method.name]), prefix)
@@ -174,7 +174,7 @@ def _one(page: _Page, fit: Any, verdict: Any, found: ShownDraws, prefix: str = "
     charts = [checks.weight_chart(fit), *checks.predictive_charts(fit), checks.cluster_chart(fit)]
     page.grid([c for c in charts if c is not None], prefix, "medium")
     page.section(f"{prefix}loo", "Leave-one-out cross-validation", "How well each observation is foretold by all others.")
-    page.add(tables.plain(("", ""), checks.loo_in_words(fit)))
+    page.add(tables.plain(("", ""), checks.loo_in_words(fit, verdict.grade)))
     page.section(f"{prefix}settings", "Settings")
     page.add(tables.plain(("setting", "value"), facts.settings(fit)))
 
@@ -207,8 +207,8 @@ def _several(page: _Page, fits: list[Any], verdicts: list[Any], founds: list[Sho
 
 def _top(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
     if len(fits) > 1:
-        return '<div class="cards">' + "".join(
-            _banner(v, f"<h2>{escape(n)}</h2>") for v, n in zip(verdicts, names, strict=True)) + "</div>"  # fmt: skip
+        each = (_banner(v, f, f"<h2>{escape(n)}</h2>") for v, f, n in zip(verdicts, fits, names, strict=True))
+        return f'<div class="cards">{"".join(each)}</div>'
     fit, khat = fits[0], verdicts[0].evidence.get("khat")
     cells = [
         ("ELBO on fresh draws", f"{fit.elbo.value:,.2f} <small>± {fit.elbo.se:.2f}</small>"),
@@ -224,12 +224,13 @@ def _top(fits: list[Any], verdicts: list[Any], names: list[str]) -> str:
         ("seconds", f"{fit.seconds.run:.2f} <small>+ {fit.seconds.compile:.1f} compiling</small>"),
     ]
     figures = "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in cells)
-    return _banner(verdicts[0]) + f'<dl class="figures">{figures}</dl>'
+    return _banner(verdicts[0], fit) + f'<dl class="figures">{figures}</dl>'
 
 
-def _banner(verdict: Any, above: str = "") -> str:
+def _banner(verdict: Any, fit: Any, above: str = "") -> str:
+    notes = "".join(f'<p class="mended">{escape(str(note))}</p>' for note in fit.mended)
     return (f'<section class="verdict {verdict.grade}" aria-label="Verdict">{above}<p class="grade">{icon(verdict.grade)}'
-            f'{WORDS[verdict.grade]}</p><p class="advice">{escape(verdict.advice)}</p></section>')  # fmt: skip
+            f'{WORDS[verdict.grade]}</p><p class="advice">{escape(verdict.advice)}</p>{notes}</section>')  # fmt: skip
 
 
 def _again(again: Again) -> str:

@@ -95,11 +95,12 @@
       if (!(y1 > y0)) { y0 -= 0.5; y1 += 0.5; }
       return [x0, x1, y0, y1];
     }
+    side() { return this.series.some((s) => s.kind === "bars") ? 0.04 : 0.015; } // bars are as wide as they are, whatever the axis
     first() {
       let [x0, x1, y0, y1] = this.extent(this.shown().length ? this.shown() : this.series);
       if (this.spec.x_log) [x0, x1] = widened(x0, x1);
       if (this.spec.y_log) [y0, y1] = widened(y0, y1);
-      const v = this.spec.view, pad = 0.05 * (y1 - y0), floor = this.spec.y_label === "density" ? 0 : y0 - pad, side = 0.015 * (x1 - x0);
+      const v = this.spec.view, pad = 0.05 * (y1 - y0), floor = this.spec.y_label === "density" ? 0 : y0 - pad, side = this.side() * (x1 - x0);
       return v ? [x0 - side, x1 + side, v[0], v[1]] : [x0 - side, x1 + side, floor, y1 + pad];
     }
     legend() {
@@ -125,7 +126,7 @@
       this.reset = reset;
       if (this.spec.view && !this.spec.rows.length && !this.spec.equal) {
         const whole = html("button", { type: "button", class: "reset" }, "Whole range", bar);
-        whole.addEventListener("click", () => { const e = this.extent(this.shown()), p = 0.04 * (e[3] - e[2]); this.view = [e[0], e[1], e[2] - p, e[3] + p]; this.zoomed = true; this.draw(); });
+        whole.addEventListener("click", () => { const e = this.extent(this.shown()), p = 0.04 * (e[3] - e[2]), q = this.side() * (e[1] - e[0]); this.view = [e[0] - q, e[1] + q, e[2] - p, e[3] + p]; this.zoomed = true; this.draw(); });
       }
     }
     draw() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -16,6 +17,8 @@ _ICONS = {
     "failed": "M3 3l10 10M13 3L3 13",
 }  # fmt: skip
 _MARKS = {"against": ("✗", "against"), "cannot tell": ("?", "unsure"), "fine": ("✓", "fine")}  # the gravest first
+_OFF = "q is off there; it lowers the grade only where the draws you get are off too"
+_LONGEST = 20  # letters of a number or name that is not broken
 _ROWS = 1000  # of the table of parameters
 NONE = "–"
 
@@ -26,7 +29,7 @@ def table(heads: list[tuple[str, str]], rows: list[tuple], kind: str = "", key: 
         f'<th scope="col" class="{c}">{escape(h)}</th>' for h, c in heads) + "</tr></thead>"  # fmt: skip
     body = "".join(
         f'<tr><th scope="row" class="{heads[0][1]}">{row[0]}</th>'
-        + "".join(f'<td class="{c}{" none" * (cell == NONE)}" data-head="{escape(h)}">{cell}</td>'
+        + "".join(f'<td class="{c}{" none" * (cell in (NONE, ""))}" data-head="{escape(h)}">{cell}</td>'
                   for cell, (h, c) in zip(row[1:], heads[1:], strict=True)) + "</tr>"
         for row in rows
     )  # fmt: skip
@@ -39,6 +42,18 @@ def table(heads: list[tuple[str, str]], rows: list[tuple], kind: str = "", key: 
 def plain(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Build a table of words, which are escaped here."""
     return table([(h, "") for h in heads], [tuple(map(escape, row)) for row in rows], "words")
+
+
+def laws(rows: Sequence[tuple[str, ...]]) -> str:
+    """Build the table of parameters, sizes and priors, in which lines break between the parts of a law, not in a number."""
+    heads = [("parameter", ""), ("size", ""), ("prior", "")]
+    return table(heads, [(escape(name), escape(size), _law(law)) for name, size, law in rows], "words")
+
+
+def _law(text: str) -> str:
+    parts = re.split(r"(?<=[(=\[ ])", text)
+    whole = lambda x: re.search(r"\d", x) and len(x) <= _LONGEST
+    return "<wbr>".join(f'<span class="whole">{escape(x)}</span>' if whole(x) else escape(x) for x in parts)
 
 
 def icon(grade: str) -> str:
@@ -60,7 +75,7 @@ def evidence(verdict: Any) -> str:
         ))  # fmt: skip
     heads = [("", "sign"), ("what", "what"), ("value ± error", "n"), ("limit", "n limit"), ("what it says", "says")]
     note = f"Looking cost {verdict.num_gradients:,} gradients and {verdict.num_values:,} values of log p on top of the fit."
-    signs = "✓ fine, ✗ speaks against the fit, ? cannot be told."
+    signs = f"✓ fine, ✗ {_OFF}, ? cannot be told."
     return table(heads, rows, "findings") + f'<p class="caption">{signs} {note}</p>'
 
 

@@ -110,30 +110,31 @@ class GivenStart:
         return {k: jnp.asarray(v) for k, v in self.point.items()}
 
 
-def weighted(model: Model, log_likelihood: Callable, rows: EqualRows) -> Model:
-    """Give the model with this likelihood, its rows weighted."""
+def weighted(model: Model, log_likelihood: Callable, rows: EqualRows, units: str) -> Model:
+    """Give the model with this likelihood, its rows weighted; `units` says in what units its parameters are."""
     data, count = {"rows": model.data, "weight": rows.weight, "own": rows.own}, rows.given
     return replace(
         model, log_likelihood=Weighted(log_likelihood), log_marginal=RealRows(log_likelihood, count), data=data,
-        labels=Labels(blocks={"y": (count,)}), predictive=None,
+        labels=Labels(blocks={"y": (count,)}, notes=(units,)), predictive=None,
     )  # fmt: skip
 
 
-def whole(name: str, owner: str, value: Any) -> int:
-    """Take a positive integer, NumPy's too."""
-    value = int(value) if isinstance(value, np.integer) else value
-    positive_integer(name, owner, value)
-    return value
+def positive(estimator, name: str) -> float:
+    """Take a setting that is a positive number."""
+    value = getattr(estimator, name)
+    positive_number(name, type(estimator).__name__, value)
+    return float(value)
 
 
 def fit_estimator(estimator, model: Model, restarts: int = 1) -> Fit:
     """Fit as the estimator's settings say."""
     owner, limit = type(estimator).__name__, estimator.max_iter
-    positive_number("tol", owner, float(estimator.tol))
-    limit = None if limit is None else whole("max_iter", owner, limit)
+    tolerance = positive(estimator, "tol")
+    if limit is not None:
+        positive_integer("max_iter", owner, limit)
     seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
     fit = fit_model(
-        model, seed=seed, max_steps=limit, restarts=restarts, tolerance=float(estimator.tol),
+        model, seed=seed, max_steps=limit, restarts=restarts, tolerance=tolerance,
         progress=None if estimator.verbose else False,
     )  # fmt: skip
     if fit.stop_reason == StopReason.INTERRUPTED:  # a search or a script is to end here, not to go on with half an answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import jax
@@ -18,12 +19,15 @@ from sklearn.cluster import KMeans
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from yoasovi.errors import check
+from yoasovi.errors import check, positive_integer
 from yoasovi.model import Params
 from yoasovi.models import GaussianMixture
 from yoasovi.models.arrays import one_of
-from yoasovi.sklearn.common import DRAWS, EqualRows, GivenStart, Unit, filled, fit_estimator, report, weighted, whole
+from yoasovi.sklearn.common import DRAWS, EqualRows, GivenStart, Unit, filled, fit_estimator, positive, report, weighted
 
+_UNITS = (
+    "Parameters are those of standardised columns; `means_` and `covariances_` of the estimator are in the data's own units."
+)
 _KINDS = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
 
 
@@ -75,11 +79,15 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         """Find the posterior; X is (N, p)."""
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         owner = type(self).__name__
-        k, starts = whole("n_components", owner, self.n_components), whole("n_init", owner, self.n_init)
+        k, starts = self.n_components, self.n_init
+        positive_integer("n_components", owner, k)
+        positive_integer("n_init", owner, starts)
         one_of("covariance_type", owner, self.covariance_type, *_KINDS)
-        prior, added = self.weight_concentration_prior_type, float(self.reg_covar)
+        prior, added = self.weight_concentration_prior_type, self.reg_covar
+        concentration = positive(self, "weight_concentration")
         one_of("weight_concentration_prior_type", owner, prior, "dirichlet_distribution", "dirichlet_process")
-        check(np.isfinite(added) and added >= 0, "reg_covar", owner, "a non-negative finite number", self.reg_covar)
+        ok = isinstance(added, Real) and np.isfinite(added) and added >= 0
+        check(ok, "reg_covar", owner, "a non-negative finite number", added)
         if len(X) < k:
             raise ValueError(f"Expected n_samples >= n_components but got n_components = {k}, n_samples = {len(X)}.")
         unit = Unit.of(X, True, np.ones(len(X)))
@@ -89,15 +97,15 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
         rows, weight, own = filled(len(Z), Z, np.ones(len(Z)), np.arange(len(Z)))
         model = GaussianMixture(
             rows, k, _KINDS[self.covariance_type], "marginal", "learned" if k > 1 else "equal", noise_covariance=1.0 / k,
-            prior_scale=float(self.mean_scale), concentration=float(self.weight_concentration),
+            prior_scale=positive(self, "mean_scale"), concentration=concentration,
         )  # fmt: skip
         if prior == "dirichlet_process" and k > 1:
-            model = replace(model, prior={**model.prior, "weights": sticks(k, float(self.weight_concentration))})
+            model = replace(model, prior={**model.prior, "weights": sticks(k, concentration)})
         floor = np.sqrt(added) / unit.scale[: 1 if self.covariance_type == "spherical" else None]
         likelihood = FlooredSds(model.log_likelihood, tuple(floor.tolist())) if added else model.log_likelihood
         again = self.warm_start and hasattr(self, "means_") and self.means_.shape == (k, X.shape[1])
         start = self._last(unit) if again else Clusters(Z, k, self.covariance_type)
-        model = replace(weighted(model, likelihood, EqualRows([rows], weight, own, len(X))), start=start)
+        model = replace(weighted(model, likelihood, EqualRows([rows], weight, own, len(X)), _UNITS), start=start)
         fit = fit_estimator(self, model, 1 if again else starts)
         draws = fit.sample(DRAWS, corrected=False)  # uncorrected: draws of one labelling of the components
         self._keep({**draws, "sd": np.hypot(draws["sd"], floor)}, unit)
@@ -172,7 +180,7 @@ class BayesianGaussianMixture(DensityMixin, BaseEstimator):
     def sample(self, n_samples=1):
         """Draw rows from the mixture; also the component of each."""
         check_is_fitted(self)
-        n_samples = whole("n_samples", type(self).__name__, n_samples)
+        positive_integer("n_samples", type(self).__name__, n_samples)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         labels = np.repeat(np.arange(len(self.weights_)), rng.multinomial(n_samples, self.weights_ / self.weights_.sum()))
         factors = np.linalg.cholesky(self._matrices())[labels]

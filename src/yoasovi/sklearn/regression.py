@@ -17,13 +17,14 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from yoasovi.errors import check, positive_number
+from yoasovi.errors import check
 from yoasovi.model import Params
 from yoasovi.models import LinearRegression, LogisticRegression
 from yoasovi.models.regression import predictor, quasi_poisson, softmax_regression
-from yoasovi.sklearn.common import DRAWS, GivenStart, Unit, fit_estimator, prepared, report, weighted, weights_of
+from yoasovi.sklearn.common import DRAWS, GivenStart, Unit, fit_estimator, positive, prepared, report, weighted, weights_of
 
 _BLOCK = 1000  # rows predicted at a time
+_UNITS = "Parameters are those of standardised {}; `coef_` and `intercept_` of the estimator are in the data's own units."
 _NOTHING = 1e-9  # the unit of a y that does not vary, as a share of it
 
 
@@ -63,7 +64,7 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
     def fit(self, X, y, sample_weight=None):
         """Find the posterior; X is (N, p), y (N,). A row of weight w counts as w rows."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        positive_number("noise_floor", type(self).__name__, float(self.noise_floor))
+        scales = positive(self, "prior_scale"), positive(self, "noise_scale"), positive(self, "noise_floor")
         weight = weights_of(self, sample_weight, X)
         rows = prepared(weight, X, y)
         x_unit, y_unit = (Unit.of(x.reshape(len(x), -1), self.fit_intercept, rows.weight) for x in rows.arrays)
@@ -71,15 +72,14 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
             y_unit = replace(y_unit, scale=np.full(1, _NOTHING * max(abs(y[0]), 1.0)))
         table = x_unit.standardised(rows.arrays[0]), (rows.arrays[1] - y_unit.centre) / y_unit.scale
         model = LinearRegression(
-            *table, float(self.prior_scale), intercept=bool(self.fit_intercept), noise_prior="half_cauchy",
-            noise_scale=float(self.noise_scale), autoscale=False,
+            *table, scales[0], intercept=bool(self.fit_intercept), noise_prior="half_cauchy", noise_scale=scales[1],
+            autoscale=False,
         )  # fmt: skip
-        model = weighted(model, FlooredNormal(float(self.noise_floor)), rows)
-        scales = float(self.prior_scale), float(self.noise_scale), float(self.noise_floor)
+        model = weighted(model, FlooredNormal(scales[2]), rows, _UNITS.format("columns and y"))
         model = replace(model, start=GivenStart(_best_line(*table, rows.weight, bool(self.fit_intercept), *scales)))
         fit = fit_estimator(self, model)
         draws, scale = fit.sample(DRAWS), y_unit.scale[0]
-        noise = scale * np.hypot(draws["noise"], self.noise_floor)
+        noise = scale * np.hypot(draws["noise"], scales[2])
         _keep_line(self, draws, x_unit, y_unit.centre[0], scale)
         self.draws_["noise"] = noise
         self.noise_ = float(np.sqrt(np.mean(noise**2)))
@@ -130,17 +130,17 @@ class BayesianPoissonRegression(RegressorMixin, BaseEstimator):
         """Find the posterior; X is (N, p), y (N,) and not negative. A row of weight w counts as w rows."""
         X, y = validate_data(self, X, y, accept_sparse=True, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         X = _dense(X)
-        owner, weight = type(self).__name__, weights_of(self, sample_weight, X)
+        owner, weight, scale = type(self).__name__, weights_of(self, sample_weight, X), positive(self, "prior_scale")
         check(y.min() >= 0, "y", owner, "non-negative", float(y.min()))
         check(weight @ y > 0, "y", owner, "above 0 in some row of positive weight", "none")
         rows = prepared(weight, X, y)
         x, y = rows.arrays
         unit, rate = Unit.of(x, self.fit_intercept, rows.weight), rows.weight @ y / rows.weight.sum()
         base = float(rate) if self.fit_intercept else 1.0  # the intercept's prior is about the mean's log rate
-        model = quasi_poisson(unit.standardised(x), y, float(self.prior_scale), base, bool(self.fit_intercept), False)
+        model = quasi_poisson(unit.standardised(x), y, scale, base, bool(self.fit_intercept), False)
         # The filling counts in the model's own start, so that it would depend on the number of rows.
         model = replace(model, start=None)
-        fit = fit_estimator(self, weighted(model, model.log_likelihood, rows))
+        fit = fit_estimator(self, weighted(model, model.log_likelihood, rows, _UNITS.format("columns")))
         _keep_line(self, fit.sample(DRAWS), unit, float(np.log(base)), 1.0)
         report(self, fit, 0.0)
         return self
@@ -198,7 +198,7 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         X = _dense(X)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
-        weight = weights_of(self, sample_weight, X)
+        weight, scale = weights_of(self, sample_weight, X), positive(self, "prior_scale")
         self.classes_, labels = np.unique(y, return_inverse=True)
         weight = weight * compute_sample_weight(self.class_weight, y)
         seen = np.unique(labels[weight > 0])
@@ -209,10 +209,10 @@ class BayesianLogisticRegression(ClassifierMixin, BaseEstimator):
         unit, intercept = Unit.of(rows.arrays[0], self.fit_intercept, rows.weight), bool(self.fit_intercept)
         table = unit.standardised(rows.arrays[0]), rows.arrays[1]
         if len(self.classes_) == 2:
-            model = LogisticRegression(*table, float(self.prior_scale), intercept=intercept, autoscale=False)
+            model = LogisticRegression(*table, scale, intercept=intercept, autoscale=False)
         else:
-            model = softmax_regression(*table, float(self.prior_scale), intercept)
-        fit = fit_estimator(self, weighted(model, model.log_likelihood, rows))
+            model = softmax_regression(*table, scale, intercept)
+        fit = fit_estimator(self, weighted(model, model.log_likelihood, rows, _UNITS.format("columns")))
         draws = fit.sample(DRAWS)
         if len(self.classes_) > 2:  # what all classes share says nothing
             draws = {k: np.moveaxis(v - v.mean(-1, keepdims=True), -1, 1) for k, v in draws.items()}

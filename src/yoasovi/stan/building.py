@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from yoasovi.caching import OFF, VARIABLE, usual_folder
+from yoasovi.extras import how
 from yoasovi.stan.inputs import ALIAS, StanSource, syntax_line
 
 _DOOR = Path(__file__).with_name("door.cpp")
@@ -58,7 +59,7 @@ def compiled(source: StanSource) -> Any:
     if find_spec("bridgestan") is not None and (brought is None or bridge.has_sources()):
         return bridge.compiled(source, folder())
     if brought is None or brought.origin is None:
-        raise ImportError('httpstan or bridgestan is needed for this; install it with: pip install "yoasovi[stan]"')
+        raise ImportError(f"httpstan or bridgestan is needed for this; {how('stan')}.")
     return OwnLibrary(_with_httpstan(source, Path(brought.origin).parent))
 
 

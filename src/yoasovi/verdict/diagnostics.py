@@ -56,7 +56,8 @@ class Loo(NamedTuple):
 def importance_weights(log_ratio: np.ndarray) -> np.ndarray:
     """Normalised weights, the largest truncated at sqrt(S) times the mean (Ionides 2008)."""
     log_ratio = np.where(np.isfinite(log_ratio), log_ratio, -np.inf)
-    weights = np.exp(log_ratio - log_ratio.max())
+    with np.errstate(invalid="ignore"):  # where none is finite, no draw weighs anything
+        weights = np.exp(log_ratio - log_ratio.max())
     weights = np.minimum(weights, weights.mean() * np.sqrt(weights.size))
     return weights / weights.sum()
 
@@ -100,14 +101,20 @@ def loo(log_likelihood: np.ndarray, log_ratio: np.ndarray) -> Loo:
     from yoasovi.extras import need
 
     stats = need("arviz_stats.base", "arviz").array_stats
-    each = np.asarray(log_likelihood, float).T[:, None, :]
-    ratio = np.broadcast_to(np.asarray(log_ratio, float), each.shape)
-    elpd_i, khat_i, p_i = stats.loo_approximate_posterior(each, ratio, np.zeros_like(ratio))
+    terms, log_ratio = np.asarray(log_likelihood, float).T, np.asarray(log_ratio, float)
+    if len(terms) < 2:
+        raise ValueError("`loo` needs two observations or more: one term for all of them leaves nothing to foretell it by.")
+    still = np.ptp(terms, 1) == 0.0  # masked out, or of no parameter: known whatever is left out, and no tail to smooth
+    elpd_i, khat_i, p_i = terms[:, 0].copy(), np.zeros(len(terms)), np.zeros(len(terms))
+    if not still.all():
+        each = terms[~still, None, :]
+        ratio = np.broadcast_to(log_ratio, each.shape)
+        elpd_i[~still], khat_i[~still], p_i[~still] = stats.loo_approximate_posterior(each, ratio, np.zeros_like(ratio))
     elpd, se, p_loo, _ = stats.loo_summary(elpd_i, p_i)
-    weights = np.asarray(log_ratio, float) - np.asarray(log_likelihood, float).T
+    weights = log_ratio - terms
     weights = np.exp(weights - weights.max(1, keepdims=True))
     even = weights.sum(1) ** 2 / (weights**2).sum(1) / weights.shape[1]
-    return Loo(float(elpd), float(se), float(p_loo), np.asarray(elpd_i), np.asarray(khat_i), even)
+    return Loo(float(elpd), float(se), float(p_loo), elpd_i, khat_i, even)
 
 
 def gap(log_ratio: np.ndarray) -> Estimate:

@@ -68,7 +68,7 @@ _NOT_BY_LIMIT_ALONE = ("outside", "funnel", "to_gain", "correlation")
 
 
 def found(name: str, value: float, grade: str, sentence: str, **more: Any) -> Finding:
-    """Make a finding: its label by its name, its state by its grade unless told; a mark that its limit denies is told why."""
+    """Make a finding: its label by its name, its state by its grade unless told; marks that limits deny are explained."""
     more = {"error": 0.0, "state": state_of(grade), "label": _LABELS.get(name, name), **more}
     if name in _NOT_BY_LIMIT_ALONE and grade == "good":
         above = abs(value) > more.get("limit", math.inf)

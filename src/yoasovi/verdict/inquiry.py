@@ -9,21 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from yoasovi.errors import check
+from yoasovi.extras import how
 from yoasovi.families.base import Gaussian
 from yoasovi.methods import METHODS, Method
 from yoasovi.model.centring import may_be_centred
 from yoasovi.stopping import MaxSteps, StopReason
 from yoasovi.verdict import diagnostics, looks
-from yoasovi.verdict.advice import Facts, advise
+from yoasovi.verdict.advice import Facts
 from yoasovi.verdict.diagnostics import Estimate, effective_size
-from yoasovi.verdict.findings import AGAINST, FINE, GRADES, UNKNOWN, Finding, Thresholds, Verdict, found, of_parts, state_of
+from yoasovi.verdict.findings import AGAINST, FINE, UNKNOWN, Finding, Thresholds, found, state_of
 from yoasovi.verdict.given import GivenDraws, Off
 from yoasovi.verdict.landscape import FULL_UP_TO, Landscape, Mode
 from yoasovi.verdict.neck import tails
 from yoasovi.verdict.pairs import surest
-from yoasovi.verdict.prior import endless, expected
-from yoasovi.verdict.refined import refined_findings
+from yoasovi.verdict.prior import expected
 
 _ENOUGH = 0.25  # of the wide draws must count before their weights are believed where chains can be asked
 _ALL_BUT_EQUAL = 0.98  # share of their number that weights of q's draws are worth, where q is the posterior
@@ -33,34 +32,7 @@ _CROSSED = 1.5  # nats of a valley that draws and chains cross
 _ROUNDS = 3  # of short chains at most, while they cannot tell
 
 
-def diagnose(
-    fit: Any, thresholds: Thresholds, draws: int | None = None, starts: int | None = None, seed: int = 0
-) -> Verdict:
-    """Look at a fit from all sides and grade it by its worst finding."""
-    check(isinstance(thresholds, Thresholds), "thresholds", "diagnose", "a Thresholds", thresholds)
-    if draws is not None:
-        check(isinstance(draws, int) and draws >= 400, "draws", "diagnose", "an integer of at least 400", draws)
-    if starts is not None:
-        check(isinstance(starts, int) and starts >= 0, "starts", "diagnose", "an integer of at least 0", starts)
-    if fit.parts:
-        return of_parts(fit.parts, [diagnose(part.fit, thresholds, draws, starts, seed) for part in fit.parts])
-    ask = _Inquiry(fit, thresholds, looks.Effort.of(fit, draws, starts), seed)
-    if fit.refined is not None:
-        findings = list(refined_findings(fit))
-        ask.sure = ask.fine = all(f.state == FINE for f in findings)  # chains that agree need no comparison
-        findings += ask.modes()
-    else:
-        findings = list(ask.everything()) if fit.num_steps else []
-        findings.insert(0, ask.stopped(findings))
-    grade = GRADES[max(GRADES.index(f.grade) for f in findings)]
-    evidence = {f.name: f for f in findings}
-    if grade in ("poor", "failed") and fit.num_steps and isinstance(fit.family, Gaussian) and fit.refined is None:
-        ask.facts.endless = endless(fit)
-        ask.num_values += 3
-    return Verdict(grade, evidence, advise(grade, evidence, ask.facts), ask.num_values, ask.num_gradients, ask.seen)
-
-
-class _Inquiry:
+class Inquiry:
     """Gathers findings, the facts that advice is given by, and the cost."""
 
     def __init__(self, fit: Any, thresholds: Thresholds, effort: looks.Effort, seed: int):
@@ -262,8 +234,8 @@ class _Inquiry:
         grade = "poor" if sure > poor and not self.fine else "usable" if sure > usable else "good"
         unknown = grade == "good" and missed + error > poor
         self.facts.outside = missed if grade != "good" else 0.0
-        text = f"{share:.1%} of the posterior lies where q has a probability of 0.01%"
-        text += f"; of the draws you get {have:.1%} do." if have else "."
+        text = f"{100 * share:.2g}% of the posterior lies where q has a probability of 0.01%"
+        text += f"; of the draws you get {100 * have:.2g}% do." if have else "."
         yield say("usable" if unknown and not self.fine else grade, text, state=UNKNOWN if unknown else state_of(grade))
 
     # ---- q ------------------------------------------------------------------------------------------------
@@ -356,7 +328,7 @@ class _Inquiry:
         try:
             khat = diagnostics.pareto_khat(ratios)
         except ImportError:
-            text = 'It was not computed: pip install "yoasovi[arviz]".'
+            text = f"It was not computed for want of arviz-stats; {how('arviz')}."
             yield found("khat", math.nan, "good" if share > diagnostics.EVEN or self.sure else "usable", text, state=UNKNOWN)
             return
         usable, poor = self.limits.khat
