@@ -79,9 +79,12 @@ class GivenDraws:
 
     def __init__(self, fit: Any):
         self.fit = fit
-        _, self.theta, self.corrected = fit.draws(DRAWS, 0, None)
-        # The noise behind them, in which q is a standard normal; q's own draws need no second look.
-        self.eps = fit.pool(DRAWS).resample(DRAWS, stream(0, Purpose.RESAMPLE)) if self.corrected else None
+        self.corrected, self.eps = fit.worth_correcting, None  # q's own draws need no second look
+        if self.corrected:  # as `draws` has them, with the noise behind them, in which q is a standard normal
+            self.eps = fit.pool(DRAWS).resample(DRAWS, stream(0, Purpose.RESAMPLE))
+            self.theta = fit.family.place(fit.lane, self.eps[None])[0]
+        else:
+            self.theta = fit.draws(DRAWS, 0, False)[1]
         self.names, self.x = self._flat(self.theta)
         self.moments = Moments.of(self.x, size=fit.effective_size(DRAWS))
         self.chains: list[tuple[np.ndarray, np.ndarray]] = []  # means and mean squares, and where they began
