@@ -15,7 +15,7 @@ from yoasovi.verdict.diagnostics import effective_size, importance_weights
 
 # Independent draws that a corrected sample is worth at least: where looks are cheap, and where they are not.
 _WORTH, _WORTH_LITTLE = 2000, 500
-_WORTH_LONG = 1000  # of draws too long to be kept
+_WORTH_LONG = 2000  # of draws too long to be kept
 # In many dimensions: the share of their number that q's draws must be worth to be corrected; that from which it is tried,
 # and that the draws which come out have to be worth too; and as how many independent ones.
 _CARRY, _TRY, _LEAST = 0.1, 0.02, 400
