@@ -31,7 +31,8 @@ _EACH, _ROUNDS, _LEAST = 2000, 6, 2  # draws of a round; rounds at most, and at 
 # scale's own width.
 _WIDE, _FAR = (1.0, 2.0), (4.0, 8.0, 16.0)
 _FARTHEST, _STEPS, _SETTLED = 3.0, 8, 0.1  # the longest Newton step, in q's units; most of them; what may be left to gain
-_PAIRS = 4  # mirrored pairs of locals at each draw of the globals
+_PAIRS = 4  # mirrored pairs of locals at each draw of the globals; one where groups are Gaussian:
+_ALIKE, _NEARLY_ALL = 0.02, 0.99  # then both weigh the same, up to so many nats, at nearly all of them
 _BACK = 0.7  # share of a step that went too far, which the next ones may go
 _PRECISIONS = (1e-4, 1e8)  # least and most, relative to q's
 _TAIL = 4.0  # scale of a wide number among the noise of the locals
@@ -151,19 +152,24 @@ def _drawn(seen: InGroups, hub: np.ndarray, rng: np.random.Generator, share: flo
     Gaussians given the globals, single weights seldom show how much lies there. A `share` of the numbers behind are wide.
     """
     found = _settled(seen, hub)
-    own, total = found.at, np.full(len(hub), -np.inf)
+    own, total, drawn = found.at, np.full(len(hub), -np.inf), 0
     for _ in range(_PAIRS):
         noise, inside = _with_tails(found.precision.shape, share, rng)
         inside += 0.5 * np.log(found.precision).sum((1, 2))
         away = _away(found, noise)
+        weights = []
         for more in (found.at + away, found.at - away):
             ratio = seen.ratios(seen.family.join(hub, more))
             weight = np.where(np.isfinite(ratio), ratio, -np.inf) - inside - 0.5 * (more**2).sum((1, 2))
+            weights.append(weight)
             total = np.logaddexp(total, weight)
             with np.errstate(invalid="ignore"):  # where none counts so far, any will do
                 taken = np.log(rng.uniform(size=len(hub))) < weight - total
-            own = np.where(taken[:, None, None], more, own)
-    return total - np.log(2.0 * _PAIRS), own
+            own, drawn = np.where(taken[:, None, None], more, own), drawn + 1
+        with np.errstate(invalid="ignore"):
+            if not share and (np.abs(weights[0] - weights[1]) < _ALIKE).mean() > _NEARLY_ALL:
+                break
+    return total - np.log(drawn), own
 
 
 def _away(found: Settled, noise: np.ndarray) -> np.ndarray:
